@@ -1,0 +1,1 @@
+//! The C ABI of tenure: its types and its one table of functions.

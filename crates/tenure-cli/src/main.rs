@@ -1,0 +1,2 @@
+//! The tenure command: replay, bench, info.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The device layer of tenure: one table of driver calls, RAII devices, streams and events, and the simulated device.

@@ -1,0 +1,1 @@
+//! The Python extension module of tenure, a client of its table of functions.

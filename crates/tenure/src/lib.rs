@@ -1,0 +1,1 @@
+//! GPU memory management with owned buffers: the Rust face of tenure.
