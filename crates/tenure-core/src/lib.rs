@@ -1,1 +1,29 @@
-//! The engine of tenure: resources, the pool, the table of current resources, buffers.
+//! The engine of tenure.
+//!
+//! ```text
+//!          buffer    current   report   trace          what users hold and ask
+//!             \         |        |       /
+//!              resource/  (handle, registry, leaves)    who made the memory
+//!              adaptor/   (limiting, statistics)        what stands in front of it
+//!              pool/      (place, pages, order)         who may have which byte now
+//!                   |
+//!              stream, device, misuse, error            the words they share
+//!                   |
+//!              tenure-driver                            one table of driver calls
+//! ```
+//!
+//! Only `libtenure` links this crate (and the crate `tenure` under its feature `static`): its statics *are* the state of
+//! the process. Every other face is a client of the function table in `tenure-abi`.
+
+pub use tenure_driver::sync;
+
+pub mod adaptor;
+pub mod buffer;
+pub mod count;
+pub mod current;
+pub mod device;
+pub mod error;
+pub mod misuse;
+pub mod pool;
+pub mod resource;
+pub mod stream;

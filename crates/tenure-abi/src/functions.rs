@@ -1,0 +1,297 @@
+//! The one list of functions. From it come the table ([`tenure_api`]), and `include/tenure/tenure.h` with these comments as its manual.
+//!
+//! Append only: new functions go to the end.
+
+use core::ffi::{c_char, c_void};
+
+use crate::types::*;
+
+macro_rules! functions {
+    ($( $(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty; )*) => {
+        /// The table of functions. `tenure_get_api` returns it; it lives as long as the process.
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        pub struct tenure_api {
+            /// The ABI version of the library, `TENURE_ABI_VERSION` of its build.
+            pub abi: u32,
+            /// Bytes of this table: a function that lies beyond is not there.
+            pub size: u32,
+            $( $(#[$doc])* pub $name: unsafe extern "C" fn($($arg: $type),*) -> $ret, )*
+        }
+    };
+}
+
+functions! {
+    // ------------------------------------------------------------------ the library
+
+    /// The version of the library, such as `"0.1.0"`. Never null.
+    fn version() -> *const c_char;
+
+    /// Fills `out` with the detail of the last failing call on this thread.
+    fn error_get(out: *mut tenure_error) -> tenure_status;
+
+    /// For callbacks: says why the callback is about to return `status`. `payload` may carry an object of the callback's own language; `kind` tells
+    /// who can read it and `release(payload)` is called once when nobody wants it any more, on any thread.
+    fn error_set(
+        status: tenure_status, message: *const c_char, payload_kind: u32, payload: *mut c_void,
+        release: Option<unsafe extern "C" fn(*mut c_void)>,
+    ) -> tenure_status;
+
+    /// Takes the payload of the last error out, if it is of this kind: the caller owns it then, and its release function is not called. Writes null
+    /// where there is none.
+    fn error_take_payload(payload_kind: u32, out: *mut *mut c_void) -> tenure_status;
+
+    /// How often a free that could not return an error was wrong (see `misuse_set_handler`). A test suite asserts that it is 0.
+    fn misuse_count(out: *mut u64) -> tenure_status;
+
+    /// Installs a handler for such frees instead of the line on stderr. A null handler restores the default. `owner` keeps the context alive.
+    fn misuse_set_handler(handler: tenure_misuse_fn, owner: tenure_owner) -> tenure_status;
+
+    /// Reports a wrong free from a place that cannot return an error: counts it and calls the handler with the last error of this thread.
+    fn misuse_report() -> tenure_status;
+
+    /// Closes what `_try_` functions left to close (`TENURE_OK_COLLECT`). May wait, and may call the driver and user code.
+    fn collect() -> tenure_status;
+
+    /// Tells the engine that the interpreter which owns payloads, callbacks and owners of this kind is going: their release functions are not called
+    /// from now on, and callbacks answer `TENURE_ERROR_EXITING`.
+    fn interpreter_exit() -> tenure_status;
+
+    /// What is here, as JSON: version, ABI, device layer, driver version, devices and capabilities, or why there is none.
+    fn describe(out: *mut tenure_text) -> tenure_status;
+
+    /// Gives text back. A zeroed one is left alone.
+    fn text_free(text: *mut tenure_text) -> tenure_status;
+
+    // ------------------------------------------------------------------ devices
+
+    /// The number of devices. Loads the driver at first use.
+    fn device_count(out: *mut i32) -> tenure_status;
+    /// The device that is current on this thread, 0 when none was made current.
+    fn device_get_current(out: *mut i32) -> tenure_status;
+    /// Makes a device current on this thread.
+    fn device_set_current(device: i32) -> tenure_status;
+    /// What a device is; -1 is the current one.
+    fn device_info(device: i32, out: *mut tenure_device_info) -> tenure_status;
+    /// Waits for all work of a device; -1 is the current one.
+    fn device_synchronize(device: i32) -> tenure_status;
+
+    // ------------------------------------------------------------------ streams
+
+    /// Makes a stream on `device` (-1: the current one). `non_blocking` 1: it does not synchronise with the legacy default stream. The reference in
+    /// `out->object` is released with `stream_release`.
+    fn stream_create(device: i32, non_blocking: u32, out: *mut tenure_stream) -> tenure_status;
+    /// Takes note of somebody else's stream that `owner` keeps alive. `device` -1: the driver is asked.
+    fn stream_wrap(raw: *mut c_void, device: i32, owner: tenure_owner, out: *mut tenure_stream) -> tenure_status;
+    /// Takes note of somebody else's stream that is never destroyed while the process lives.
+    fn stream_immortal(raw: *mut c_void, device: i32, out: *mut tenure_stream) -> tenure_status;
+    /// One more reference to a stream object.
+    fn stream_retain(stream: tenure_stream_object) -> tenure_status;
+    /// Gives a reference to a stream object back. The last one ends the stream: tenure's own is destroyed, a foreign owner is released.
+    fn stream_release(stream: tenure_stream_object) -> tenure_status;
+    /// The device of a stream; of a default stream, the current one.
+    fn stream_device(stream: tenure_stream, out: *mut i32) -> tenure_status;
+    /// Waits until the work enqueued so far is done.
+    fn stream_synchronize(stream: tenure_stream) -> tenure_status;
+    /// Writes 1 when all work enqueued so far is done, else 0.
+    fn stream_query(stream: tenure_stream, out: *mut u32) -> tenure_status;
+    /// Makes later work of `stream` wait for the work enqueued on `other` so far. The host does not wait.
+    fn stream_wait_stream(stream: tenure_stream, other: tenure_stream) -> tenure_status;
+
+    // ------------------------------------------------------------------ memory operations
+
+    /// Copies `bytes` bytes in the order of `stream`, between any two kinds of memory. Host memory must stay alive until the copy is done.
+    fn copy_async(to: *mut c_void, from: *const c_void, bytes: usize, stream: tenure_stream) -> tenure_status;
+    /// Sets `bytes` bytes to `value` in the order of `stream`.
+    fn fill_async(to: *mut c_void, value: u8, bytes: usize, stream: tenure_stream) -> tenure_status;
+
+    // ------------------------------------------------------------------ making resources
+
+    /// The plain device resource: one per process, on the device of the stream of each call.
+    fn cuda_resource(out: *mut tenure_resource) -> tenure_status;
+    /// Managed memory: one per process.
+    fn managed_resource(out: *mut tenure_resource) -> tenure_status;
+    /// Pinned host memory: one per process.
+    fn pinned_resource(out: *mut tenure_resource) -> tenure_status;
+    /// Memory of the system's allocator: one per process.
+    fn system_resource(out: *mut tenure_resource) -> tenure_status;
+    /// A stream-ordered resource over a driver pool of its own.
+    fn async_resource_create(options: *const tenure_async_options, out: *mut tenure_resource) -> tenure_status;
+    /// A stream-ordered resource over somebody else's driver pool (`CUmemoryPool`), which must outlive it. `device` -1: the current one.
+    fn async_view_create(pool_handle: *mut c_void, device: i32, out: *mut tenure_resource) -> tenure_status;
+    /// A pool over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one). `options` may be null.
+    fn pool_create(upstream: tenure_resource, options: *const tenure_pool_options, out: *mut tenure_resource) -> tenure_status;
+    /// Refuses what would take more than `limit` bytes from `upstream` at once.
+    fn limiting_create(upstream: tenure_resource, limit: u64, out: *mut tenure_resource) -> tenure_status;
+    /// Counts what goes through.
+    fn statistics_create(upstream: tenure_resource, out: *mut tenure_resource) -> tenure_status;
+    /// A resource of user functions; `context` belongs to it from the successful call on.
+    fn callback_create(vtable: *const tenure_resource_vtable, context: *mut c_void, out: *mut tenure_resource) -> tenure_status;
+
+    // ------------------------------------------------------------------ holding resources
+
+    /// One more reference, for long use. Written to `out`.
+    fn resource_retain(resource: tenure_resource, out: *mut tenure_resource) -> tenure_status;
+    /// One more reference that is cheap to make in bulk, for short use. Written to `out`.
+    fn resource_retain_light(resource: tenure_resource, out: *mut tenure_resource) -> tenure_status;
+    /// Gives a reference back. The last reference or allocation, whichever goes last, closes the resource.
+    fn resource_release(resource: tenure_resource) -> tenure_status;
+    /// `resource_release` that never waits: the closing is left to `collect`.
+    fn resource_try_release(resource: tenure_resource) -> tenure_status;
+    /// A number that no other resource of the process ever has.
+    fn resource_id(resource: tenure_resource, out: *mut u64) -> tenure_status;
+    /// A reference to the resource of this id, if it is alive; else `TENURE_RESOURCE_NULL` and `TENURE_OK`.
+    fn resource_from_id(id: u64, out: *mut tenure_resource) -> tenure_status;
+    /// Writes 1 when both are references to one resource.
+    fn resource_same(a: tenure_resource, b: tenure_resource, out: *mut u32) -> tenure_status;
+
+    // ------------------------------------------------------------------ asking resources
+
+    /// The kind, such as `"pool"`. Valid while the resource lives.
+    fn resource_kind(resource: tenure_resource, out: *mut *const c_char) -> tenure_status;
+    /// The device, or -1 when it follows from the stream of each call.
+    fn resource_device(resource: tenure_resource, out: *mut i32) -> tenure_status;
+    /// `TENURE_DEVICE_ACCESSIBLE` and so on.
+    fn resource_properties(resource: tenure_resource, out: *mut u32) -> tenure_status;
+    /// The figures. Set `out->size`.
+    fn resource_info(resource: tenure_resource, out: *mut tenure_info) -> tenure_status;
+    /// A reference to the upstream, or `TENURE_RESOURCE_NULL` where there is none.
+    fn resource_upstream(resource: tenure_resource, out: *mut tenure_resource) -> tenure_status;
+    /// A named figure or setting of the concrete kind, such as `"allocation_limit"`, `"pool_handle"`, `"pool_size"`.
+    fn resource_property(resource: tenure_resource, name: *const c_char, out: *mut u64) -> tenure_status;
+    /// Writes 1 when a live allocation that was asked of this very resource contains `ptr`.
+    fn resource_owns(resource: tenure_resource, ptr: *const c_void, out: *mut u32) -> tenure_status;
+    /// Gives back what is cached, down to `keep_bytes`; writes how many bytes went.
+    fn resource_trim(resource: tenure_resource, keep_bytes: usize, released: *mut usize) -> tenure_status;
+    /// Counters of a statistics adaptor. Set `out->size`.
+    fn statistics_get(resource: tenure_resource, out: *mut tenure_statistics) -> tenure_status;
+    /// Starts a nested set of counters on a statistics adaptor; `out` (may be null) receives the enclosing ones.
+    fn statistics_push(resource: tenure_resource, out: *mut tenure_statistics) -> tenure_status;
+    /// Ends the nested set; `out` (may be null) receives it, and the enclosing ones take it in.
+    fn statistics_pop(resource: tenure_resource, out: *mut tenure_statistics) -> tenure_status;
+    /// The context of a resource that was made by `callback_create` with this `drop` function; null where it was not. Valid while the resource lives.
+    fn callback_context(
+        resource: tenure_resource, drop: Option<unsafe extern "C" fn(*mut c_void)>, out: *mut *mut c_void,
+    ) -> tenure_status;
+
+    // ------------------------------------------------------------------ allocating
+
+    /// Allocates `bytes` bytes (0 gives null and calls nobody), usable in the order of `stream`. `alignment` 0 is 256.
+    fn allocate(
+        resource: tenure_resource, bytes: usize, alignment: usize, stream: tenure_stream, out: *mut *mut c_void,
+    ) -> tenure_status;
+    /// Frees in the order of `stream`. Pointer, size, alignment and resource are checked: a wrong one is `TENURE_ERROR_OWNERSHIP` and nothing happens.
+    fn deallocate(
+        resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize, stream: tenure_stream,
+    ) -> tenure_status;
+    /// `allocate` that neither waits nor calls the driver or user code.
+    fn try_allocate(
+        resource: tenure_resource, bytes: usize, alignment: usize, stream: tenure_stream, out: *mut *mut c_void,
+    ) -> tenure_status;
+    /// `deallocate` that neither waits nor calls the driver or user code.
+    fn try_deallocate(
+        resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize, stream: tenure_stream,
+    ) -> tenure_status;
+    /// Allocates memory that is usable on any stream at return.
+    fn allocate_sync(resource: tenure_resource, bytes: usize, alignment: usize, out: *mut *mut c_void) -> tenure_status;
+    /// Frees memory that nothing uses any more.
+    fn deallocate_sync(resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize) -> tenure_status;
+    /// Who was asked for the smallest live allocation around `ptr`: a reference in `resource` (`TENURE_RESOURCE_NULL` when unknown), its start and
+    /// size in `base` and `bytes` (each may be null).
+    fn owner_of(ptr: *const c_void, resource: *mut tenure_resource, base: *mut *mut c_void, bytes: *mut usize) -> tenure_status;
+
+    // ------------------------------------------------------------------ the table of current resources
+
+    /// A reference to the current resource of a device (-1: the current device), scopes of this thread included.
+    fn current_get(device: i32, out: *mut tenure_resource) -> tenure_status;
+    /// Replaces the current resource of a device; the previous one is written to `previous` (may be null) as a reference. Inside a scope of this thread
+    /// the scope's binding is replaced.
+    fn current_set(device: i32, resource: tenure_resource, previous: *mut tenure_resource) -> tenure_status;
+    /// Puts the plain device resource back; the previous one is written to `previous` (may be null) as a reference.
+    fn current_reset(device: i32, previous: *mut tenure_resource) -> tenure_status;
+    /// Binds the current resource of a device (-1: the current device) for this thread until `scope_exit`.
+    fn scope_enter(device: i32, resource: tenure_resource, out: *mut tenure_scope) -> tenure_status;
+    /// Ends a scope, in any order and from any thread.
+    fn scope_exit(scope: tenure_scope) -> tenure_status;
+    /// Calls `listener` whenever an entry changes.
+    fn listener_add(listener: tenure_listener_fn, owner: tenure_owner, out: *mut tenure_listener) -> tenure_status;
+    /// Removes a listener; a call in flight on another thread may still end after this.
+    fn listener_remove(listener: tenure_listener) -> tenure_status;
+
+    // ------------------------------------------------------------------ buffers
+
+    /// Makes a buffer of `bytes` bytes. A buffer of no bytes calls no resource, has a null pointer, and still holds resource and stream. `alignment` 0
+    /// is 256.
+    fn buffer_create(
+        bytes: usize, alignment: usize, stream: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
+    ) -> tenure_status;
+    /// `buffer_create` that neither waits nor calls the driver or user code.
+    fn buffer_try_create(
+        bytes: usize, alignment: usize, stream: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
+    ) -> tenure_status;
+    /// Makes a buffer of a block that `resource` made (checked) and that nobody else will free.
+    fn buffer_adopt(
+        ptr: *mut c_void, bytes: usize, alignment: usize, stream: tenure_stream, resource: tenure_resource,
+        out: *mut tenure_buffer,
+    ) -> tenure_status;
+    /// Makes a buffer of memory that no resource of tenure's made. When the buffer goes, `free_fn(owner.context, ptr, bytes, stream)` is called if given,
+    /// then `owner.release(owner.context)`. At least one of the two is needed. `device` -1: memory of the host.
+    fn buffer_adopt_foreign(
+        ptr: *mut c_void, bytes: usize, device: i32, stream: tenure_stream, free_fn: tenure_free_fn, owner: tenure_owner,
+        out: *mut tenure_buffer,
+    ) -> tenure_status;
+    /// Frees the memory in the order of the buffer's stream and ends the buffer. On an ownership error the block stays as it is and the buffer ends.
+    fn buffer_destroy(buffer: tenure_buffer) -> tenure_status;
+    /// `buffer_destroy` that neither waits nor calls the driver or user code.
+    fn buffer_try_destroy(buffer: tenure_buffer) -> tenure_status;
+    /// Frees the memory now, in the order of the home stream, or of `stream` if it is not null (which becomes the home). The buffer is empty afterwards.
+    fn buffer_close(buffer: tenure_buffer, stream: *const tenure_stream) -> tenure_status;
+    /// Takes the allocation out: it stays counted on its resource, and the buffer is empty afterwards. Refused for a buffer that was adopted with an owner.
+    fn buffer_detach(buffer: tenure_buffer, out: *mut tenure_detached) -> tenure_status;
+    /// What the buffer is now. Set `out->size`.
+    fn buffer_view(buffer: tenure_buffer, out: *mut tenure_buffer_view) -> tenure_status;
+    /// A reference to the resource; `TENURE_RESOURCE_NULL` when the buffer was adopted with an owner.
+    fn buffer_resource(buffer: tenure_buffer, out: *mut tenure_resource) -> tenure_status;
+    /// Makes the buffer `bytes` bytes long. Within the capacity nothing moves; beyond it a new block of the same resource is made and the bytes are
+    /// copied, on `stream`, which becomes the home. On failure the buffer is as it was.
+    fn buffer_resize(buffer: tenure_buffer, bytes: usize, stream: tenure_stream) -> tenure_status;
+    /// Makes sure of a capacity of `bytes` bytes.
+    fn buffer_reserve(buffer: tenure_buffer, bytes: usize, stream: tenure_stream) -> tenure_status;
+    /// Reduces the capacity to the size.
+    fn buffer_shrink_to_fit(buffer: tenure_buffer, stream: tenure_stream) -> tenure_status;
+    /// A copy, made on `stream` under `resource` (`TENURE_RESOURCE_CURRENT`: the current one of the stream's device).
+    fn buffer_copy(
+        buffer: tenure_buffer, stream: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
+    ) -> tenure_status;
+    /// Makes `stream` the home. The old home stays among the used streams: nothing is waited for, nothing is lost.
+    fn buffer_set_stream(buffer: tenure_buffer, stream: tenure_stream) -> tenure_status;
+    /// Says that work on `stream` uses the buffer: its memory is not reused before all work enqueued on `stream` until the free is done.
+    fn buffer_record_stream(buffer: tenure_buffer, stream: tenure_stream) -> tenure_status;
+
+    // ------------------------------------------------------------------ logs
+
+    /// Replays a log. `options` is JSON: `{"log": PATH, "resource": "cuda"|"async"|"pool"|"pool:SIZE", "repeat": N, "html": PATH or absent}`. The answer is
+    /// JSON with the fields that `tenure replay --json` prints.
+    fn replay(options: *const c_char, progress: tenure_progress_fn, context: *mut c_void, out: *mut tenure_text) -> tenure_status;
+
+    // ------------------------------------------------------------------ the simulated device
+
+    /// Sets the simulated device up before its first use: the number of devices and the bytes of each; 0 leaves a setting alone.
+    fn sim_configure(devices: i32, memory_bytes: u64) -> tenure_status;
+    /// Keeps a stream busy for some milliseconds. On CUDA too, by a host function.
+    fn sim_busy(stream: tenure_stream, milliseconds: u32) -> tenure_status;
+    /// Makes a later driver call of this name (such as `"cuMemCreate"`) fail with `code`: the next one after `after` that succeed.
+    fn sim_fail_next(call: *const c_char, code: i32, after: u64) -> tenure_status;
+    /// Takes back every failure that has not happened yet.
+    fn sim_fail_clear() -> tenure_status;
+    /// How many calls broke the rules of the driver (a destroyed handle was named, say).
+    fn sim_violations(out: *mut u64) -> tenure_status;
+    /// How many driver calls of this name were made; null: of all names. On CUDA, since counting was first asked for.
+    fn driver_calls(call: *const c_char, out: *mut u64) -> tenure_status;
+    /// 1 when the device layer is the simulated one. Loads the driver at first use.
+    fn sim_active(out: *mut u32) -> tenure_status;
+    /// The capacity of a device of the simulated machine can be changed while it runs: bytes free plus bytes used.
+    fn sim_set_memory(device: i32, memory_bytes: u64) -> tenure_status;
+    /// Bytes live on the device: what is handed out by the driver.
+    fn device_used(device: i32, out: *mut u64) -> tenure_status;
+}

@@ -1,0 +1,184 @@
+//! Streams as the engine sees them.
+//!
+//! A stream reaches tenure in one of three forms (`ownership.md`, rule 6):
+//!
+//! * an **object**: [`StreamObject`], tenure's own or a foreign stream whose owner is held; alive while anything names it;
+//! * **immortal**: the default streams, and foreign streams that their library never destroys;
+//! * a **raw value**: alive during the call that carries it, and never touched afterwards, since one driver call on a
+//!   destroyed stream is a segmentation fault.
+//!
+//! [`StreamRef`] is what a call carries, [`StreamHold`] what a buffer keeps.
+
+use tenure_driver::RawStream;
+
+use crate::error::{Payload, Result};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Who ends the driver's stream.
+#[derive(Debug)]
+enum Keeper {
+    /// tenure made it and destroys it.
+    Own,
+    /// Somebody else's; the payload keeps it alive and is dropped last.
+    Foreign(#[allow(dead_code, reason = "held for its drop")] Option<Payload>),
+    /// Never destroyed by its library.
+    Immortal,
+}
+
+/// A stream that lives while something names it.
+#[derive(Debug)]
+pub struct StreamObject {
+    raw: RawStream,
+    device: i32,
+    id: u64,
+    keeper: Keeper,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl StreamObject {
+    /// Makes a stream on `device`; `non_blocking` streams do not synchronise with the legacy default stream.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn create(device: i32, non_blocking: bool) -> Result<Arc<Self>> {
+        let raw = crate::device::driver()?.stream_create_on(device, non_blocking)?;
+        Ok(Arc::new(Self { raw, device, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), keeper: Keeper::Own }))
+    }
+
+    /// Takes note of a foreign stream that `owner` keeps alive; `owner` is dropped when nothing names the stream.
+    pub fn foreign(raw: RawStream, device: i32, owner: Option<Payload>) -> Arc<Self> {
+        Arc::new(Self { raw, device, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), keeper: Keeper::Foreign(owner) })
+    }
+
+    /// Takes note of a foreign stream that is never destroyed while the process lives.
+    pub fn immortal(raw: RawStream, device: i32) -> Arc<Self> {
+        Arc::new(Self { raw, device, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), keeper: Keeper::Immortal })
+    }
+
+    /// The driver's value.
+    pub fn raw(&self) -> RawStream {
+        self.raw
+    }
+
+    /// The ordinal of its device.
+    pub fn device(&self) -> i32 {
+        self.device
+    }
+
+    /// A number that no other stream object of the process ever has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// True when tenure made the stream and will destroy it.
+    pub fn is_own(&self) -> bool {
+        matches!(self.keeper, Keeper::Own)
+    }
+}
+
+impl Drop for StreamObject {
+    fn drop(&mut self) {
+        if tenure_driver::process::unusable() {
+            return;
+        }
+        // The last call that can carry this stream: pools that hold blocks freed on it record their proof now.
+        crate::resource::registry::stream_closing(StreamRef { raw: self.raw, object: Some(self), stored: false });
+        if matches!(self.keeper, Keeper::Own)
+            && let Ok(driver) = crate::device::driver()
+        {
+            // A failure here (a device fault, say) leaves a stream to the driver's own clean-up; nothing can be done.
+            let _ = driver.stream_destroy(self.raw);
+        }
+    }
+}
+
+/// A stream as one call carries it.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamRef<'a> {
+    /// The driver's value.
+    pub raw: RawStream,
+    /// The object that keeps it alive, if it came as one.
+    pub object: Option<&'a StreamObject>,
+    /// True when a raw value comes from a buffer's memory and not from the caller: it may be dead, so that no driver
+    /// call may name it.
+    pub stored: bool,
+}
+
+impl StreamRef<'static> {
+    /// The legacy default stream of the device that is current.
+    pub const DEFAULT: Self = Self { raw: RawStream::NULL, object: None, stored: false };
+
+    /// A raw value that is alive during this call.
+    pub fn raw(raw: RawStream) -> Self {
+        Self { raw, object: None, stored: false }
+    }
+}
+
+impl StreamRef<'_> {
+    /// True when a driver call may name the stream: it is special (never dies), held by an object, or carried by the
+    /// caller of this very call.
+    pub fn is_live(&self) -> bool {
+        self.object.is_some() || self.raw.is_special() || !self.stored
+    }
+
+    /// True when it will still be alive after this call: special, or held by an object that the holder keeps.
+    pub fn outlives_call(&self) -> bool {
+        self.object.is_some() || self.raw.is_special()
+    }
+
+    /// The device that the stream belongs to: the object's, or what the driver says (the current one for the default
+    /// streams). `None` for a stored raw value, which nobody may ask.
+    ///
+    /// # Errors
+    /// What the driver says of the handle.
+    pub fn device(&self) -> Result<Option<i32>> {
+        if let Some(object) = self.object {
+            return Ok(Some(object.device()));
+        }
+        if !self.is_live() {
+            return Ok(None);
+        }
+        Ok(Some(crate::device::driver()?.device_of(self.raw)?))
+    }
+}
+
+/// A stream as a buffer keeps it.
+#[derive(Clone, Debug)]
+pub struct StreamHold {
+    raw: RawStream,
+    object: Option<Arc<StreamObject>>,
+}
+
+impl StreamHold {
+    /// Keeps an object.
+    pub fn object(object: Arc<StreamObject>) -> Self {
+        Self { raw: object.raw(), object: Some(object) }
+    }
+
+    /// Keeps a raw value: nothing keeps the stream alive.
+    pub fn raw(raw: RawStream) -> Self {
+        Self { raw, object: None }
+    }
+
+    /// As an argument, marked as stored: nobody may take a raw value for alive.
+    pub fn as_stored(&self) -> StreamRef<'_> {
+        StreamRef { raw: self.raw, object: self.object.as_deref(), stored: true }
+    }
+
+    /// As an argument of a call whose caller has just named the stream.
+    pub fn as_carried(&self) -> StreamRef<'_> {
+        StreamRef { raw: self.raw, object: self.object.as_deref(), stored: false }
+    }
+
+    /// The driver's value.
+    pub fn value(&self) -> RawStream {
+        self.raw
+    }
+
+    /// The object, if one keeps it alive.
+    pub fn held(&self) -> Option<&Arc<StreamObject>> {
+        self.object.as_ref()
+    }
+}
