@@ -1,0 +1,1619 @@
+/* tenure.h: the C interface of tenure, a GPU memory manager in which each allocation knows its owner.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ *
+ * Made by `cargo run -p tenure-header` from crates/tenure-abi. Do not edit it: edit the comments there.
+ */
+
+/**
+ * \file tenure.h
+ *
+ * # The four lines
+ *
+ *     tenure_resource pool;
+ *     tenure_buffer buffer;
+ *     tenure_pool_create(TENURE_RESOURCE_CURRENT, NULL, &pool);
+ *     tenure_buffer_create(1 << 20, 0, TENURE_STREAM_LEGACY, pool, &buffer);
+ *     tenure_resource_release(pool);    // the buffer still needs the pool, so the pool lives on
+ *     tenure_buffer_destroy(buffer);    // the memory goes home, and then the pool goes
+ *
+ * Link with `-l:libtenure.so.0`. C++ has the same things as types in <tenure/tenure.hpp>.
+ *
+ * # Who frees what
+ *
+ * - A *resource* allocates and frees memory. `tenure_resource` is a reference to one. Whoever receives a reference from
+ *   a function (its `out`, `previous`, ...) owns it and gives it back with `tenure_resource_release`. A reference that is
+ *   passed to a function stays with its owner: the function takes what it needs for itself.
+ * - A resource lives while a reference or an allocation of it lives. Nobody keeps one alive by hand: buffers, adaptors
+ *   and the table of current resources count. The last one out closes it.
+ * - A *buffer* is an allocation with an owner. Whoever made it ends it with `tenure_buffer_destroy`, on any thread, with
+ *   any device current. Its memory goes to the resource that made it, in the order of the buffer's home stream.
+ * - Memory from `tenure_allocate` is freed with `tenure_deallocate` on the same resource with the same size and alignment.
+ *   Anything else is `TENURE_ERROR_OWNERSHIP`, and nothing happens: no corruption, no abort, and the block stays live.
+ * - Where a structure with a function pointer and a `context` is passed (`tenure_owner`, `tenure_resource_vtable`), the
+ *   context belongs to the library from the successful call on; its release function is called once, on any thread. After
+ *   a call that failed it still belongs to the caller, and its release function has not been called.
+ * - `tenure_text` is given back with `tenure_text_free`. Strings returned as `const char *` belong to the library.
+ *
+ * # Streams
+ *
+ * Every use of memory is ordered by a stream. A `tenure_stream` names one: `tenure_stream_of(s)` for a `cudaStream_t` or
+ * `CUstream` that is alive during the call, `TENURE_STREAM_LEGACY` and `TENURE_STREAM_PER_THREAD` for the default streams, or
+ * what `tenure_stream_create` and `tenure_stream_wrap` give, which stays alive as long as a buffer names it. A free waits for
+ * nobody: the memory is ready for the same stream at once, and for another one when the work enqueued so far is proven done.
+ * Work on a second stream is declared with `tenure_buffer_record_stream`.
+ *
+ * # Null and 0
+ *
+ * - 0 bytes: no resource is called, the pointer is null, and freeing it is right. A buffer of no bytes is a buffer.
+ * - Alignment 0 is 256; otherwise a power of two.
+ * - `TENURE_RESOURCE_NULL` (0) is no resource and an error where one is needed. The current resource is asked for in words:
+ *   `TENURE_RESOURCE_CURRENT`. It is read from the table once, at the start of the call.
+ * - Device -1 is the device that is current on this thread.
+ * - A null `out` is `TENURE_ERROR_INVALID_ARGUMENT` unless the function says that it may be null.
+ * - A handle that was released, or never was one, is `TENURE_ERROR_BAD_HANDLE`.
+ *
+ * # Errors
+ *
+ * A function returns a `tenure_status`. After `TENURE_OK` the outputs are set; after an error nothing has changed and the
+ * outputs are as they were. The detail is kept for the thread until its next failing call:
+ *
+ *     tenure_error error = {0};
+ *     error.size = sizeof error;
+ *     if (tenure_error_get(&error) == TENURE_OK) fprintf(stderr, "%s\n", error.message);
+ *
+ * Only after `TENURE_ERROR_OUT_OF_MEMORY` can it help to try again. A free that cannot return its error (in a destructor, in
+ * a callback of somebody else's) reports it with `tenure_misuse_report`; `tenure_misuse_count` counts those.
+ *
+ * Structures that may grow begin with `size`: set it to `sizeof` of the structure before passing it, in either direction.
+ * The library reads and writes no further than that, so a program keeps working with a newer library. Two structures have
+ * the name of the function that fills them, and no `typedef` for that reason: `struct tenure_device_info` and
+ * `struct tenure_buffer_view`.
+ *
+ * # Threads, forks, the end
+ *
+ * Every function may be called on every thread at any time. No lock of the library is held while it calls a function of
+ * yours. Functions named `_try_` neither wait nor call the driver or user code; every other may. No function unwinds.
+ * In a forked child every function that needs the device answers `TENURE_ERROR_FORKED`, and at the end of the process
+ * `TENURE_ERROR_EXITING`; freeing is right in both, and does nothing.
+ */
+
+#ifndef TENURE_TENURE_H
+#define TENURE_TENURE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A static assertion that C99 has too. The message is an identifier. */
+#if defined(__cplusplus)
+#define TENURE_STATIC_ASSERT(condition, message) static_assert(condition, #message)
+#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
+#define TENURE_STATIC_ASSERT(condition, message) _Static_assert(condition, #message)
+#else
+#define TENURE_STATIC_ASSERT(condition, message) typedef char tenure_assert_##message[(condition) ? 1 : -1]
+#endif
+
+/**
+ * The version of the ABI. A library serves every client whose number is not above its own.
+ */
+#define TENURE_ABI_VERSION 1
+
+/**
+ * Done.
+ */
+#define TENURE_OK 0
+
+/**
+ * Done, and a resource waits to be closed: call `tenure_collect()` when you hold no lock (an
+ * interpreter's, say). Only functions named `_try_` answer so.
+ */
+#define TENURE_OK_COLLECT (-1)
+
+/**
+ * No memory. The only error after which trying again can help.
+ */
+#define TENURE_ERROR_OUT_OF_MEMORY 1
+
+/**
+ * A pointer was named that does not belong where it was named. Nothing happened.
+ */
+#define TENURE_ERROR_OWNERSHIP 2
+
+/**
+ * The CUDA driver failed; the error has its code, its name and the call.
+ */
+#define TENURE_ERROR_CUDA 3
+
+/**
+ * An argument is out of range; the text says which and what to do.
+ */
+#define TENURE_ERROR_INVALID_ARGUMENT 4
+
+/**
+ * This resource, device or build cannot do it; the text says what can.
+ */
+#define TENURE_ERROR_UNSUPPORTED 5
+
+/**
+ * A `_try_` function would have had to wait or to call the driver or user code. Nothing changed:
+ * use the plain one.
+ */
+#define TENURE_ERROR_WOULD_BLOCK 6
+
+/**
+ * A handle is null, was released, or is not one of this library.
+ */
+#define TENURE_ERROR_BAD_HANDLE 7
+
+/**
+ * The process is a forked child, where device memory cannot be used.
+ */
+#define TENURE_ERROR_FORKED 8
+
+/**
+ * The process is ending.
+ */
+#define TENURE_ERROR_EXITING 9
+
+/**
+ * A user's callback failed; the error may carry its own error as a payload.
+ */
+#define TENURE_ERROR_CALLBACK 10
+
+/**
+ * No device layer: no CUDA driver where one was asked for, or one that is broken.
+ */
+#define TENURE_ERROR_NO_DEVICE 11
+
+/**
+ * tenure itself is at fault. Please report it.
+ */
+#define TENURE_ERROR_INTERNAL 12
+
+/**
+ * No resource. An error wherever a resource is needed.
+ */
+#define TENURE_RESOURCE_NULL UINT64_C(0)
+
+/**
+ * Stands for "the current resource of the device": the table is read once, at the start of the
+ * call.
+ */
+#define TENURE_RESOURCE_CURRENT UINT64_MAX
+
+/**
+ * What memory of a resource can do: the kernels can use it.
+ */
+#define TENURE_DEVICE_ACCESSIBLE 1
+
+/**
+ * The host can dereference it.
+ */
+#define TENURE_HOST_ACCESSIBLE 2
+
+/**
+ * It migrates on demand.
+ */
+#define TENURE_MANAGED 4
+
+/**
+ * Allocation and free are ordered with the stream.
+ */
+#define TENURE_STREAM_ORDERED 8
+
+/**
+ * It can be given to another process.
+ */
+#define TENURE_EXPORTABLE 16
+
+/**
+ * What a function answers.
+ */
+typedef int32_t tenure_status;
+
+/**
+ * The detail of the last failing call on this thread. Set `size` to `sizeof(tenure_error)` before
+ * asking for it. The strings are valid until the next failing call on the thread.
+ */
+typedef struct tenure_error {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * The status that the call returned.
+   */
+  tenure_status status;
+  /**
+   * For `TENURE_ERROR_CUDA`: the driver's code.
+   */
+  int32_t cuda_code;
+  /**
+   * One line that says what happened and what to do.
+   */
+  const char *message;
+  /**
+   * For `TENURE_ERROR_CUDA`: the name of the code, such as `CUDA_ERROR_INVALID_VALUE`.
+   */
+  const char *cuda_name;
+  /**
+   * For `TENURE_ERROR_CUDA`: the driver call, such as `cuMemAlloc`.
+   */
+  const char *cuda_call;
+  /**
+   * Out of memory: bytes asked for.
+   */
+  uint64_t requested;
+  /**
+   * Out of memory: bytes handed out by the resource.
+   */
+  uint64_t live;
+  /**
+   * Out of memory: bytes the resource holds from its upstream or the device.
+   */
+  uint64_t reserved;
+  /**
+   * Out of memory: the limit that was met, or 0.
+   */
+  uint64_t limit;
+  /**
+   * Out of memory: the largest block that could still be handed out.
+   */
+  uint64_t largest_free;
+  /**
+   * Out of memory: free bytes of the device, 0 when it was not asked.
+   */
+  uint64_t driver_free;
+  /**
+   * Out of memory: total bytes of the device, 0 when it was not asked.
+   */
+  uint64_t driver_total;
+  /**
+   * Out of memory: the stack of resources, outermost first.
+   */
+  const char *resource;
+  /**
+   * Ownership: the pointer that was named.
+   */
+  uint64_t ptr;
+  /**
+   * Ownership: the size that was named.
+   */
+  uint64_t bytes;
+  /**
+   * Ownership: the id of the resource that was asked.
+   */
+  uint64_t asked;
+  /**
+   * Ownership: the id of the owner, 0 when unknown.
+   */
+  uint64_t owner;
+  /**
+   * Ownership: the size of the block, 0 when unknown.
+   */
+  uint64_t owner_bytes;
+  /**
+   * Who can read the payload; 0 when there is none.
+   */
+  uint32_t payload_kind;
+  /**
+   * Ownership: 1 unknown pointer, 2 interior pointer, 3 wrong resource, 4 wrong size, 5 wrong
+   * alignment, 6 double free.
+   */
+  uint32_t misuse_kind;
+} tenure_error;
+
+/**
+ * Called for a free that cannot return an error and was wrong. `message` is one line.
+ */
+typedef void (*tenure_misuse_fn)(void *context, const char *message);
+
+/**
+ * Keeps a foreign object alive: `release(context)` is called once, on any thread, when nothing
+ * needs it any more. Both may be null.
+ */
+typedef struct tenure_owner {
+  /**
+   * The object.
+   */
+  void *context;
+  /**
+   * Called once.
+   */
+  void (*release)(void *context);
+} tenure_owner;
+
+/**
+ * Text made by the library. Given back with `tenure_text_free`.
+ */
+typedef struct tenure_text {
+  /**
+   * UTF-8, ended by a zero byte.
+   */
+  const char *data;
+  /**
+   * Bytes without the zero byte.
+   */
+  size_t size;
+} tenure_text;
+
+/**
+ * What a device is. Set `size` before asking.
+ */
+struct tenure_device_info {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * Its name, ended by a zero byte.
+   */
+  char name[128];
+  /**
+   * Free bytes as the driver says.
+   */
+  uint64_t free_bytes;
+  /**
+   * Total bytes.
+   */
+  uint64_t total_bytes;
+  /**
+   * 1 when it is the simulated device.
+   */
+  uint32_t simulated;
+  /**
+   * 1 when it has virtual memory management.
+   */
+  uint32_t virtual_memory;
+  /**
+   * 1 when it has stream-ordered memory pools.
+   */
+  uint32_t memory_pools;
+  /**
+   * 1 when it has managed memory.
+   */
+  uint32_t managed_memory;
+  /**
+   * 1 when kernels can use any memory of the host.
+   */
+  uint32_t pageable_access;
+  /**
+   * Compute capability, major.
+   */
+  int32_t compute_major;
+  /**
+   * Compute capability, minor.
+   */
+  int32_t compute_minor;
+  /**
+   * Universally unique id.
+   */
+  uint8_t uuid[16];
+};
+
+/**
+ * A stream that lives while something names it. Given back with `tenure_stream_release`.
+ */
+typedef uint64_t tenure_stream_object;
+
+/**
+ * A stream, as a call carries it.
+ *
+ * `raw` is the driver's value (`cudaStream_t`, `CUstream`): 0 and 1 are the legacy default stream,
+ * 2 the per-thread default stream. `object` is 0, or the stream object that keeps `raw` alive. A
+ * raw value without an object (and not a default stream) must be alive during the call and is not
+ * touched afterwards.
+ */
+typedef struct tenure_stream {
+  /**
+   * The driver's value.
+   */
+  void *raw;
+  /**
+   * The stream object that keeps it alive, or 0.
+   */
+  tenure_stream_object object;
+} tenure_stream;
+
+/**
+ * A reference to a resource, owned by whoever received it and given back with
+ * `tenure_resource_release`.
+ *
+ * Two references to one resource may have different values: compare with `tenure_resource_same` or
+ * by `tenure_resource_id`.
+ */
+typedef uint64_t tenure_resource;
+
+/**
+ * How a stream-ordered resource over a driver pool of its own is made.
+ */
+typedef struct tenure_async_options {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * Bytes taken at construction. 0: nothing.
+   */
+  uint64_t initial_bytes;
+  /**
+   * Bytes that the driver keeps at a synchronisation. 0 with `has_release_threshold` 0: everything.
+   */
+  uint64_t release_threshold;
+  /**
+   * 1 when `release_threshold` was set on purpose.
+   */
+  uint32_t has_release_threshold;
+  /**
+   * The device, or -1 for the current one.
+   */
+  int32_t device;
+  /**
+   * 0: not exportable; 1: file descriptor; 8: fabric.
+   */
+  uint32_t handle_type;
+  /**
+   * 1: streams that are given as raw values outlive every buffer that names them.
+   */
+  uint32_t stream_outlives_buffer;
+} tenure_async_options;
+
+/**
+ * How a pool is made. Zero the structure, set `size` and what you care about.
+ */
+typedef struct tenure_pool_options {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * Bytes taken at construction, at once or an error. 0: nothing; the pool grows by need.
+   */
+  uint64_t initial_bytes;
+  /**
+   * A hard limit that can be reached. 0: what the device has.
+   */
+  uint64_t maximum_bytes;
+  /**
+   * Bytes that stay cached when memory becomes idle. 0 and `UINT64_MAX`: all of it.
+   */
+  uint64_t release_threshold;
+  /**
+   * The device, or -1 for the current one.
+   */
+  int32_t device;
+  /**
+   * 0: rather grow than make one stream wait for another. 1: the other way round.
+   */
+  uint32_t prefer_footprint;
+} tenure_pool_options;
+
+/**
+ * One request, as a resource of user functions sees it.
+ */
+typedef struct tenure_request {
+  /**
+   * Bytes of this structure.
+   */
+  size_t size;
+  /**
+   * Bytes wanted, never 0.
+   */
+  size_t bytes;
+  /**
+   * Alignment in bytes, a power of two.
+   */
+  size_t alignment;
+  /**
+   * The id of the resource that the caller named.
+   */
+  uint64_t owner;
+  /**
+   * Reserved, 0.
+   */
+  uint32_t flags;
+} tenure_request;
+
+/**
+ * A resource made of user functions. It is copied at creation; `context` belongs to the resource
+ * from then on.
+ *
+ * The functions are called without any lock of tenure's held, on any thread, and may allocate
+ * through other resources. A function that fails calls `tenure_error_set` and returns the status.
+ * An error of `deallocate` is reported and never stops the free.
+ */
+typedef struct tenure_resource_vtable {
+  /**
+   * Bytes of this structure as its maker knows it.
+   */
+  size_t size;
+  /**
+   * A short name, such as `"my_arena"`. Copied.
+   */
+  const char *kind;
+  /**
+   * `TENURE_DEVICE_ACCESSIBLE` and so on.
+   */
+  uint32_t properties;
+  /**
+   * The device of the memory, or -1 when it follows from the stream.
+   */
+  int32_t device;
+  /**
+   * Allocates; writes the pointer to `out`.
+   */
+  tenure_status (*allocate)(void *context,
+                            const struct tenure_request *request,
+                            struct tenure_stream stream,
+                            void **out);
+  /**
+   * Frees in the order of the stream.
+   */
+  tenure_status (*deallocate)(void *context,
+                              void *ptr,
+                              const struct tenure_request *request,
+                              struct tenure_stream stream);
+  /**
+   * Optional: gives back what is cached, down to `keep_bytes`.
+   */
+  tenure_status (*trim)(void *context, size_t keep_bytes, size_t *released);
+  /**
+   * Optional: called once, when nothing of the resource is alive any more.
+   */
+  void (*drop)(void *context);
+} tenure_resource_vtable;
+
+/**
+ * The figures of a resource, in bytes. Set `size` before asking.
+ */
+typedef struct tenure_info {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * Handed out and not given back.
+   */
+  uint64_t live_bytes;
+  /**
+   * Held ready for the next request.
+   */
+  uint64_t cached_bytes;
+  /**
+   * Taken from the device or the upstream.
+   */
+  uint64_t reserved_bytes;
+  /**
+   * The largest single request that could be served from what is cached.
+   */
+  uint64_t largest_free_bytes;
+  /**
+   * The highest `live_bytes` so far.
+   */
+  uint64_t peak_live_bytes;
+  /**
+   * The highest `reserved_bytes` so far.
+   */
+  uint64_t peak_reserved_bytes;
+  /**
+   * Number of blocks handed out and not given back.
+   */
+  uint64_t live_count;
+  /**
+   * Free bytes that other streams may not have before the device is waited for.
+   */
+  uint64_t unproven_bytes;
+  /**
+   * How often the whole device was waited for.
+   */
+  uint64_t device_proofs;
+} tenure_info;
+
+/**
+ * Counters of the statistics adaptor, in bytes and in blocks. Set `size` before asking.
+ */
+typedef struct tenure_statistics {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * Bytes alive.
+   */
+  int64_t current_bytes;
+  /**
+   * Blocks alive.
+   */
+  int64_t current_count;
+  /**
+   * The highest `current_bytes`.
+   */
+  int64_t peak_bytes;
+  /**
+   * The highest `current_count`.
+   */
+  int64_t peak_count;
+  /**
+   * All bytes ever allocated.
+   */
+  int64_t total_bytes;
+  /**
+   * All blocks ever allocated.
+   */
+  int64_t total_count;
+} tenure_statistics;
+
+/**
+ * A scope of the table of current resources.
+ */
+typedef uint64_t tenure_scope;
+
+/**
+ * Called when an entry of the table changed: without a lock, one call at a time per device, with
+ * the newest state. `resource` is borrowed for the call; `version` rises by at least one with each
+ * change.
+ */
+typedef void (*tenure_listener_fn)(void *context,
+                                   int32_t device,
+                                   tenure_resource resource,
+                                   uint64_t version);
+
+/**
+ * A listener of the table of current resources.
+ */
+typedef uint64_t tenure_listener;
+
+/**
+ * A buffer: an allocation with an owner. Given back with `tenure_buffer_destroy`.
+ */
+typedef uint64_t tenure_buffer;
+
+/**
+ * Frees memory that no resource of tenure's made, in the order of `stream`.
+ */
+typedef void (*tenure_free_fn)(void *context, void *ptr, size_t bytes, struct tenure_stream stream);
+
+/**
+ * An allocation that was taken out of its buffer: the taker has what it needs to free it.
+ */
+typedef struct tenure_detached {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * The memory; null when there are no bytes.
+   */
+  void *ptr;
+  /**
+   * Bytes in use.
+   */
+  size_t bytes;
+  /**
+   * Bytes allocated: what `tenure_deallocate` wants to hear.
+   */
+  size_t capacity;
+  /**
+   * The alignment: what `tenure_deallocate` wants to hear.
+   */
+  size_t alignment;
+  /**
+   * A reference to its resource, to be released by the taker.
+   */
+  tenure_resource resource;
+  /**
+   * Its home stream; an object in it is a reference to be released by the taker.
+   */
+  struct tenure_stream stream;
+} tenure_detached;
+
+/**
+ * A buffer, as it is now. Set `size` before asking. It says what is; it does not own anything.
+ */
+struct tenure_buffer_view {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * The memory; null when the buffer has no bytes.
+   */
+  void *ptr;
+  /**
+   * Bytes in use.
+   */
+  size_t bytes;
+  /**
+   * Bytes allocated.
+   */
+  size_t capacity;
+  /**
+   * The alignment that was asked for.
+   */
+  size_t alignment;
+  /**
+   * The id of its resource; 0 when it was adopted with an owner.
+   */
+  uint64_t resource_id;
+  /**
+   * Its home stream.
+   */
+  struct tenure_stream stream;
+  /**
+   * The device of the memory; -1 for memory of the host.
+   */
+  int32_t device;
+  /**
+   * `TENURE_DEVICE_ACCESSIBLE` and so on.
+   */
+  uint32_t properties;
+};
+
+/**
+ * Called now and then while a log is replayed: events done, events in all. A value other than 0
+ * stops it.
+ */
+typedef int32_t (*tenure_progress_fn)(void *context, uint64_t done, uint64_t total);
+
+/**
+ * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
+ * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
+ * beyond `size` is not there.
+ */
+typedef struct tenure_api {
+  /**
+   * The ABI version of the library.
+   */
+  uint32_t abi;
+  /**
+   * Bytes of this table.
+   */
+  uint32_t size;
+  const char *(*version)(void);
+  tenure_status (*error_get)(struct tenure_error *out);
+  tenure_status (*error_set)(tenure_status status,
+                             const char *message,
+                             uint32_t payload_kind,
+                             void *payload,
+                             void (*release)(void*));
+  tenure_status (*error_take_payload)(uint32_t payload_kind, void **out);
+  tenure_status (*misuse_count)(uint64_t *out);
+  tenure_status (*misuse_set_handler)(tenure_misuse_fn handler, struct tenure_owner owner);
+  tenure_status (*misuse_report)(void);
+  tenure_status (*collect)(void);
+  tenure_status (*interpreter_exit)(void);
+  tenure_status (*describe)(struct tenure_text *out);
+  tenure_status (*text_free)(struct tenure_text *text);
+  tenure_status (*device_count)(int32_t *out);
+  tenure_status (*device_get_current)(int32_t *out);
+  tenure_status (*device_set_current)(int32_t device);
+  tenure_status (*device_info)(int32_t device, struct tenure_device_info *out);
+  tenure_status (*device_synchronize)(int32_t device);
+  tenure_status (*stream_create)(int32_t device, uint32_t non_blocking, struct tenure_stream *out);
+  tenure_status (*stream_wrap)(void *raw,
+                               int32_t device,
+                               struct tenure_owner owner,
+                               struct tenure_stream *out);
+  tenure_status (*stream_immortal)(void *raw, int32_t device, struct tenure_stream *out);
+  tenure_status (*stream_retain)(tenure_stream_object stream);
+  tenure_status (*stream_release)(tenure_stream_object stream);
+  tenure_status (*stream_device)(struct tenure_stream stream, int32_t *out);
+  tenure_status (*stream_synchronize)(struct tenure_stream stream);
+  tenure_status (*stream_query)(struct tenure_stream stream, uint32_t *out);
+  tenure_status (*stream_wait_stream)(struct tenure_stream stream, struct tenure_stream other);
+  tenure_status (*copy_async)(void *to, const void *from, size_t bytes, struct tenure_stream stream);
+  tenure_status (*fill_async)(void *to, uint8_t value, size_t bytes, struct tenure_stream stream);
+  tenure_status (*cuda_resource)(tenure_resource *out);
+  tenure_status (*managed_resource)(tenure_resource *out);
+  tenure_status (*pinned_resource)(tenure_resource *out);
+  tenure_status (*system_resource)(tenure_resource *out);
+  tenure_status (*async_resource_create)(const struct tenure_async_options *options,
+                                         tenure_resource *out);
+  tenure_status (*async_view_create)(void *pool_handle, int32_t device, tenure_resource *out);
+  tenure_status (*pool_create)(tenure_resource upstream,
+                               const struct tenure_pool_options *options,
+                               tenure_resource *out);
+  tenure_status (*limiting_create)(tenure_resource upstream, uint64_t limit, tenure_resource *out);
+  tenure_status (*statistics_create)(tenure_resource upstream, tenure_resource *out);
+  tenure_status (*callback_create)(const struct tenure_resource_vtable *vtable,
+                                   void *context,
+                                   tenure_resource *out);
+  tenure_status (*resource_retain)(tenure_resource resource, tenure_resource *out);
+  tenure_status (*resource_retain_light)(tenure_resource resource, tenure_resource *out);
+  tenure_status (*resource_release)(tenure_resource resource);
+  tenure_status (*resource_try_release)(tenure_resource resource);
+  tenure_status (*resource_id)(tenure_resource resource, uint64_t *out);
+  tenure_status (*resource_from_id)(uint64_t id, tenure_resource *out);
+  tenure_status (*resource_same)(tenure_resource a, tenure_resource b, uint32_t *out);
+  tenure_status (*resource_kind)(tenure_resource resource, const char **out);
+  tenure_status (*resource_device)(tenure_resource resource, int32_t *out);
+  tenure_status (*resource_properties)(tenure_resource resource, uint32_t *out);
+  tenure_status (*resource_info)(tenure_resource resource, struct tenure_info *out);
+  tenure_status (*resource_upstream)(tenure_resource resource, tenure_resource *out);
+  tenure_status (*resource_property)(tenure_resource resource, const char *name, uint64_t *out);
+  tenure_status (*resource_owns)(tenure_resource resource, const void *ptr, uint32_t *out);
+  tenure_status (*resource_trim)(tenure_resource resource, size_t keep_bytes, size_t *released);
+  tenure_status (*statistics_get)(tenure_resource resource, struct tenure_statistics *out);
+  tenure_status (*statistics_push)(tenure_resource resource, struct tenure_statistics *out);
+  tenure_status (*statistics_pop)(tenure_resource resource, struct tenure_statistics *out);
+  tenure_status (*callback_context)(tenure_resource resource, void (*drop)(void*), void **out);
+  tenure_status (*allocate)(tenure_resource resource,
+                            size_t bytes,
+                            size_t alignment,
+                            struct tenure_stream stream,
+                            void **out);
+  tenure_status (*deallocate)(tenure_resource resource,
+                              void *ptr,
+                              size_t bytes,
+                              size_t alignment,
+                              struct tenure_stream stream);
+  tenure_status (*try_allocate)(tenure_resource resource,
+                                size_t bytes,
+                                size_t alignment,
+                                struct tenure_stream stream,
+                                void **out);
+  tenure_status (*try_deallocate)(tenure_resource resource,
+                                  void *ptr,
+                                  size_t bytes,
+                                  size_t alignment,
+                                  struct tenure_stream stream);
+  tenure_status (*allocate_sync)(tenure_resource resource,
+                                 size_t bytes,
+                                 size_t alignment,
+                                 void **out);
+  tenure_status (*deallocate_sync)(tenure_resource resource,
+                                   void *ptr,
+                                   size_t bytes,
+                                   size_t alignment);
+  tenure_status (*owner_of)(const void *ptr, tenure_resource *resource, void **base, size_t *bytes);
+  tenure_status (*current_get)(int32_t device, tenure_resource *out);
+  tenure_status (*current_set)(int32_t device, tenure_resource resource, tenure_resource *previous);
+  tenure_status (*current_reset)(int32_t device, tenure_resource *previous);
+  tenure_status (*scope_enter)(int32_t device, tenure_resource resource, tenure_scope *out);
+  tenure_status (*scope_exit)(tenure_scope scope);
+  tenure_status (*listener_add)(tenure_listener_fn listener,
+                                struct tenure_owner owner,
+                                tenure_listener *out);
+  tenure_status (*listener_remove)(tenure_listener listener);
+  tenure_status (*buffer_create)(size_t bytes,
+                                 size_t alignment,
+                                 struct tenure_stream stream,
+                                 tenure_resource resource,
+                                 tenure_buffer *out);
+  tenure_status (*buffer_try_create)(size_t bytes,
+                                     size_t alignment,
+                                     struct tenure_stream stream,
+                                     tenure_resource resource,
+                                     tenure_buffer *out);
+  tenure_status (*buffer_adopt)(void *ptr,
+                                size_t bytes,
+                                size_t alignment,
+                                struct tenure_stream stream,
+                                tenure_resource resource,
+                                tenure_buffer *out);
+  tenure_status (*buffer_adopt_foreign)(void *ptr,
+                                        size_t bytes,
+                                        int32_t device,
+                                        struct tenure_stream stream,
+                                        tenure_free_fn free_fn,
+                                        struct tenure_owner owner,
+                                        tenure_buffer *out);
+  tenure_status (*buffer_destroy)(tenure_buffer buffer);
+  tenure_status (*buffer_try_destroy)(tenure_buffer buffer);
+  tenure_status (*buffer_close)(tenure_buffer buffer, const struct tenure_stream *stream);
+  tenure_status (*buffer_detach)(tenure_buffer buffer, struct tenure_detached *out);
+  tenure_status (*buffer_view)(tenure_buffer buffer, struct tenure_buffer_view *out);
+  tenure_status (*buffer_resource)(tenure_buffer buffer, tenure_resource *out);
+  tenure_status (*buffer_resize)(tenure_buffer buffer, size_t bytes, struct tenure_stream stream);
+  tenure_status (*buffer_reserve)(tenure_buffer buffer, size_t bytes, struct tenure_stream stream);
+  tenure_status (*buffer_shrink_to_fit)(tenure_buffer buffer, struct tenure_stream stream);
+  tenure_status (*buffer_copy)(tenure_buffer buffer,
+                               struct tenure_stream stream,
+                               tenure_resource resource,
+                               tenure_buffer *out);
+  tenure_status (*buffer_set_stream)(tenure_buffer buffer, struct tenure_stream stream);
+  tenure_status (*buffer_record_stream)(tenure_buffer buffer, struct tenure_stream stream);
+  tenure_status (*replay)(const char *options,
+                          tenure_progress_fn progress,
+                          void *context,
+                          struct tenure_text *out);
+  tenure_status (*sim_configure)(int32_t devices, uint64_t memory_bytes);
+  tenure_status (*sim_busy)(struct tenure_stream stream, uint32_t milliseconds);
+  tenure_status (*sim_fail_next)(const char *call, int32_t code, uint64_t after);
+  tenure_status (*sim_fail_clear)(void);
+  tenure_status (*sim_violations)(uint64_t *out);
+  tenure_status (*driver_calls)(const char *call, uint64_t *out);
+  tenure_status (*sim_active)(uint32_t *out);
+  tenure_status (*sim_set_memory)(int32_t device, uint64_t memory_bytes);
+  tenure_status (*device_used)(int32_t device, uint64_t *out);
+} tenure_api;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/* ---- the library ----------------------------------------------------------------------------- */
+
+/**
+ * The version of the library, such as `"0.1.0"`. Never null.
+ */
+const char *tenure_version(void);
+
+/**
+ * Fills `out` with the detail of the last failing call on this thread.
+ */
+tenure_status tenure_error_get(struct tenure_error *out);
+
+/**
+ * For callbacks: says why the callback is about to return `status`. `payload` may carry an object
+ * of the callback's own language; `kind` tells who can read it and `release(payload)` is called
+ * once when nobody wants it any more, on any thread.
+ */
+tenure_status tenure_error_set(tenure_status status,
+                               const char *message,
+                               uint32_t payload_kind,
+                               void *payload,
+                               void (*release)(void*));
+
+/**
+ * Takes the payload of the last error out, if it is of this kind: the caller owns it then, and its
+ * release function is not called. Writes null where there is none.
+ */
+tenure_status tenure_error_take_payload(uint32_t payload_kind, void **out);
+
+/**
+ * How often a free that could not return an error was wrong (see `tenure_misuse_set_handler`). A test
+ * suite asserts that it is 0.
+ */
+tenure_status tenure_misuse_count(uint64_t *out);
+
+/**
+ * Installs a handler for such frees instead of the line on stderr. A null handler restores the
+ * default. `owner` keeps the context alive.
+ */
+tenure_status tenure_misuse_set_handler(tenure_misuse_fn handler, struct tenure_owner owner);
+
+/**
+ * Reports a wrong free from a place that cannot return an error: counts it and calls the handler
+ * with the last error of this thread.
+ */
+tenure_status tenure_misuse_report(void);
+
+/**
+ * Closes what `_try_` functions left to close (`TENURE_OK_COLLECT`). May wait, and may call the
+ * driver and user code.
+ */
+tenure_status tenure_collect(void);
+
+/**
+ * Tells the engine that the interpreter which owns payloads, callbacks and owners of this kind is
+ * going: their release functions are not called from now on, and callbacks answer
+ * `TENURE_ERROR_EXITING`.
+ */
+tenure_status tenure_interpreter_exit(void);
+
+/**
+ * What is here, as JSON: version, ABI, device layer, driver version, devices and capabilities, or
+ * why there is none.
+ */
+tenure_status tenure_describe(struct tenure_text *out);
+
+/**
+ * Gives text back. A zeroed one is left alone.
+ */
+tenure_status tenure_text_free(struct tenure_text *text);
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+/**
+ * The number of devices. Loads the driver at first use.
+ */
+tenure_status tenure_device_count(int32_t *out);
+
+/**
+ * The device that is current on this thread, 0 when none was made current.
+ */
+tenure_status tenure_device_get_current(int32_t *out);
+
+/**
+ * Makes a device current on this thread.
+ */
+tenure_status tenure_device_set_current(int32_t device);
+
+/**
+ * What a device is; -1 is the current one.
+ */
+tenure_status tenure_device_info(int32_t device, struct tenure_device_info *out);
+
+/**
+ * Waits for all work of a device; -1 is the current one.
+ */
+tenure_status tenure_device_synchronize(int32_t device);
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/**
+ * Makes a stream on `device` (-1: the current one). `non_blocking` 1: it does not synchronise with
+ * the legacy default stream. The reference in `out->object` is released with `tenure_stream_release`.
+ */
+tenure_status tenure_stream_create(int32_t device,
+                                   uint32_t non_blocking,
+                                   struct tenure_stream *out);
+
+/**
+ * Takes note of somebody else's stream that `owner` keeps alive. `device` -1: the driver is asked.
+ */
+tenure_status tenure_stream_wrap(void *raw,
+                                 int32_t device,
+                                 struct tenure_owner owner,
+                                 struct tenure_stream *out);
+
+/**
+ * Takes note of somebody else's stream that is never destroyed while the process lives.
+ */
+tenure_status tenure_stream_immortal(void *raw, int32_t device, struct tenure_stream *out);
+
+/**
+ * One more reference to a stream object.
+ */
+tenure_status tenure_stream_retain(tenure_stream_object stream);
+
+/**
+ * Gives a reference to a stream object back. The last one ends the stream: tenure's own is
+ * destroyed, a foreign owner is released.
+ */
+tenure_status tenure_stream_release(tenure_stream_object stream);
+
+/**
+ * The device of a stream; of a default stream, the current one.
+ */
+tenure_status tenure_stream_device(struct tenure_stream stream, int32_t *out);
+
+/**
+ * Waits until the work enqueued so far is done.
+ */
+tenure_status tenure_stream_synchronize(struct tenure_stream stream);
+
+/**
+ * Writes 1 when all work enqueued so far is done, else 0.
+ */
+tenure_status tenure_stream_query(struct tenure_stream stream, uint32_t *out);
+
+/**
+ * Makes later work of `stream` wait for the work enqueued on `other` so far. The host does not
+ * wait.
+ */
+tenure_status tenure_stream_wait_stream(struct tenure_stream stream, struct tenure_stream other);
+
+/* ---- memory operations ----------------------------------------------------------------------- */
+
+/**
+ * Copies `bytes` bytes in the order of `stream`, between any two kinds of memory. Host memory must
+ * stay alive until the copy is done.
+ */
+tenure_status tenure_copy_async(void *to,
+                                const void *from,
+                                size_t bytes,
+                                struct tenure_stream stream);
+
+/**
+ * Sets `bytes` bytes to `value` in the order of `stream`.
+ */
+tenure_status tenure_fill_async(void *to, uint8_t value, size_t bytes, struct tenure_stream stream);
+
+/* ---- making resources ------------------------------------------------------------------------ */
+
+/**
+ * The plain device resource: one per process, on the device of the stream of each call.
+ */
+tenure_status tenure_cuda_resource(tenure_resource *out);
+
+/**
+ * Managed memory: one per process.
+ */
+tenure_status tenure_managed_resource(tenure_resource *out);
+
+/**
+ * Pinned host memory: one per process.
+ */
+tenure_status tenure_pinned_resource(tenure_resource *out);
+
+/**
+ * Memory of the system's allocator: one per process.
+ */
+tenure_status tenure_system_resource(tenure_resource *out);
+
+/**
+ * A stream-ordered resource over a driver pool of its own.
+ */
+tenure_status tenure_async_resource_create(const struct tenure_async_options *options,
+                                           tenure_resource *out);
+
+/**
+ * A stream-ordered resource over somebody else's driver pool (`CUmemoryPool`), which must outlive
+ * it. `device` -1: the current one.
+ */
+tenure_status tenure_async_view_create(void *pool_handle, int32_t device, tenure_resource *out);
+
+/**
+ * A pool over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one). `options` may be null.
+ */
+tenure_status tenure_pool_create(tenure_resource upstream,
+                                 const struct tenure_pool_options *options,
+                                 tenure_resource *out);
+
+/**
+ * Refuses what would take more than `limit` bytes from `upstream` at once.
+ */
+tenure_status tenure_limiting_create(tenure_resource upstream,
+                                     uint64_t limit,
+                                     tenure_resource *out);
+
+/**
+ * Counts what goes through.
+ */
+tenure_status tenure_statistics_create(tenure_resource upstream, tenure_resource *out);
+
+/**
+ * A resource of user functions; `context` belongs to it from the successful call on.
+ */
+tenure_status tenure_callback_create(const struct tenure_resource_vtable *vtable,
+                                     void *context,
+                                     tenure_resource *out);
+
+/* ---- holding resources ----------------------------------------------------------------------- */
+
+/**
+ * One more reference, for long use. Written to `out`.
+ */
+tenure_status tenure_resource_retain(tenure_resource resource, tenure_resource *out);
+
+/**
+ * One more reference that is cheap to make in bulk, for short use. Written to `out`.
+ */
+tenure_status tenure_resource_retain_light(tenure_resource resource, tenure_resource *out);
+
+/**
+ * Gives a reference back. The last reference or allocation, whichever goes last, closes the
+ * resource.
+ */
+tenure_status tenure_resource_release(tenure_resource resource);
+
+/**
+ * `tenure_resource_release` that never waits: the closing is left to `tenure_collect`.
+ */
+tenure_status tenure_resource_try_release(tenure_resource resource);
+
+/**
+ * A number that no other resource of the process ever has.
+ */
+tenure_status tenure_resource_id(tenure_resource resource, uint64_t *out);
+
+/**
+ * A reference to the resource of this id, if it is alive; else `TENURE_RESOURCE_NULL` and
+ * `TENURE_OK`.
+ */
+tenure_status tenure_resource_from_id(uint64_t id, tenure_resource *out);
+
+/**
+ * Writes 1 when both are references to one resource.
+ */
+tenure_status tenure_resource_same(tenure_resource a, tenure_resource b, uint32_t *out);
+
+/* ---- asking resources ------------------------------------------------------------------------ */
+
+/**
+ * The kind, such as `"pool"`. Valid while the resource lives.
+ */
+tenure_status tenure_resource_kind(tenure_resource resource, const char **out);
+
+/**
+ * The device, or -1 when it follows from the stream of each call.
+ */
+tenure_status tenure_resource_device(tenure_resource resource, int32_t *out);
+
+/**
+ * `TENURE_DEVICE_ACCESSIBLE` and so on.
+ */
+tenure_status tenure_resource_properties(tenure_resource resource, uint32_t *out);
+
+/**
+ * The figures. Set `out->size`.
+ */
+tenure_status tenure_resource_info(tenure_resource resource, struct tenure_info *out);
+
+/**
+ * A reference to the upstream, or `TENURE_RESOURCE_NULL` where there is none.
+ */
+tenure_status tenure_resource_upstream(tenure_resource resource, tenure_resource *out);
+
+/**
+ * A named figure or setting of the concrete kind, such as `"allocation_limit"`, `"pool_handle"`,
+ * `"pool_size"`.
+ */
+tenure_status tenure_resource_property(tenure_resource resource, const char *name, uint64_t *out);
+
+/**
+ * Writes 1 when a live allocation that was asked of this very resource contains `ptr`.
+ */
+tenure_status tenure_resource_owns(tenure_resource resource, const void *ptr, uint32_t *out);
+
+/**
+ * Gives back what is cached, down to `keep_bytes`; writes how many bytes went.
+ */
+tenure_status tenure_resource_trim(tenure_resource resource, size_t keep_bytes, size_t *released);
+
+/**
+ * Counters of a statistics adaptor. Set `out->size`.
+ */
+tenure_status tenure_statistics_get(tenure_resource resource, struct tenure_statistics *out);
+
+/**
+ * Starts a nested set of counters on a statistics adaptor; `out` (may be null) receives the
+ * enclosing ones.
+ */
+tenure_status tenure_statistics_push(tenure_resource resource, struct tenure_statistics *out);
+
+/**
+ * Ends the nested set; `out` (may be null) receives it, and the enclosing ones take it in.
+ */
+tenure_status tenure_statistics_pop(tenure_resource resource, struct tenure_statistics *out);
+
+/**
+ * The context of a resource that was made by `tenure_callback_create` with this `drop` function; null
+ * where it was not. Valid while the resource lives.
+ */
+tenure_status tenure_callback_context(tenure_resource resource,
+                                      void (*drop)(void*),
+                                      void **out);
+
+/* ---- allocating ------------------------------------------------------------------------------ */
+
+/**
+ * Allocates `bytes` bytes (0 gives null and calls nobody), usable in the order of `stream`.
+ * `alignment` 0 is 256.
+ */
+tenure_status tenure_allocate(tenure_resource resource,
+                              size_t bytes,
+                              size_t alignment,
+                              struct tenure_stream stream,
+                              void **out);
+
+/**
+ * Frees in the order of `stream`. Pointer, size, alignment and resource are checked: a wrong one
+ * is `TENURE_ERROR_OWNERSHIP` and nothing happens.
+ */
+tenure_status tenure_deallocate(tenure_resource resource,
+                                void *ptr,
+                                size_t bytes,
+                                size_t alignment,
+                                struct tenure_stream stream);
+
+/**
+ * `tenure_allocate` that neither waits nor calls the driver or user code.
+ */
+tenure_status tenure_try_allocate(tenure_resource resource,
+                                  size_t bytes,
+                                  size_t alignment,
+                                  struct tenure_stream stream,
+                                  void **out);
+
+/**
+ * `tenure_deallocate` that neither waits nor calls the driver or user code.
+ */
+tenure_status tenure_try_deallocate(tenure_resource resource,
+                                    void *ptr,
+                                    size_t bytes,
+                                    size_t alignment,
+                                    struct tenure_stream stream);
+
+/**
+ * Allocates memory that is usable on any stream at return.
+ */
+tenure_status tenure_allocate_sync(tenure_resource resource,
+                                   size_t bytes,
+                                   size_t alignment,
+                                   void **out);
+
+/**
+ * Frees memory that nothing uses any more.
+ */
+tenure_status tenure_deallocate_sync(tenure_resource resource,
+                                     void *ptr,
+                                     size_t bytes,
+                                     size_t alignment);
+
+/**
+ * Who was asked for the smallest live allocation around `ptr`: a reference in `resource`
+ * (`TENURE_RESOURCE_NULL` when unknown), its start and size in `base` and `bytes` (each may be
+ * null).
+ */
+tenure_status tenure_owner_of(const void *ptr,
+                              tenure_resource *resource,
+                              void **base,
+                              size_t *bytes);
+
+/* ---- the table of current resources ---------------------------------------------------------- */
+
+/**
+ * A reference to the current resource of a device (-1: the current device), scopes of this thread
+ * included.
+ */
+tenure_status tenure_current_get(int32_t device, tenure_resource *out);
+
+/**
+ * Replaces the current resource of a device; the previous one is written to `previous` (may be
+ * null) as a reference. Inside a scope of this thread the scope's binding is replaced.
+ */
+tenure_status tenure_current_set(int32_t device,
+                                 tenure_resource resource,
+                                 tenure_resource *previous);
+
+/**
+ * Puts the plain device resource back; the previous one is written to `previous` (may be null) as
+ * a reference.
+ */
+tenure_status tenure_current_reset(int32_t device, tenure_resource *previous);
+
+/**
+ * Binds the current resource of a device (-1: the current device) for this thread until
+ * `tenure_scope_exit`.
+ */
+tenure_status tenure_scope_enter(int32_t device, tenure_resource resource, tenure_scope *out);
+
+/**
+ * Ends a scope, in any order and from any thread.
+ */
+tenure_status tenure_scope_exit(tenure_scope scope);
+
+/**
+ * Calls `listener` whenever an entry changes.
+ */
+tenure_status tenure_listener_add(tenure_listener_fn listener,
+                                  struct tenure_owner owner,
+                                  tenure_listener *out);
+
+/**
+ * Removes a listener; a call in flight on another thread may still end after this.
+ */
+tenure_status tenure_listener_remove(tenure_listener listener);
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+/**
+ * Makes a buffer of `bytes` bytes. A buffer of no bytes calls no resource, has a null pointer, and
+ * still holds resource and stream. `alignment` 0 is 256.
+ */
+tenure_status tenure_buffer_create(size_t bytes,
+                                   size_t alignment,
+                                   struct tenure_stream stream,
+                                   tenure_resource resource,
+                                   tenure_buffer *out);
+
+/**
+ * `tenure_buffer_create` that neither waits nor calls the driver or user code.
+ */
+tenure_status tenure_buffer_try_create(size_t bytes,
+                                       size_t alignment,
+                                       struct tenure_stream stream,
+                                       tenure_resource resource,
+                                       tenure_buffer *out);
+
+/**
+ * Makes a buffer of a block that `resource` made (checked) and that nobody else will free.
+ */
+tenure_status tenure_buffer_adopt(void *ptr,
+                                  size_t bytes,
+                                  size_t alignment,
+                                  struct tenure_stream stream,
+                                  tenure_resource resource,
+                                  tenure_buffer *out);
+
+/**
+ * Makes a buffer of memory that no resource of tenure's made. When the buffer goes,
+ * `free_fn(owner.context, ptr, bytes, stream)` is called if given, then
+ * `owner.release(owner.context)`. At least one of the two is needed. `device` -1: memory of the
+ * host.
+ */
+tenure_status tenure_buffer_adopt_foreign(void *ptr,
+                                          size_t bytes,
+                                          int32_t device,
+                                          struct tenure_stream stream,
+                                          tenure_free_fn free_fn,
+                                          struct tenure_owner owner,
+                                          tenure_buffer *out);
+
+/**
+ * Frees the memory in the order of the buffer's stream and ends the buffer. On an ownership error
+ * the block stays as it is and the buffer ends.
+ */
+tenure_status tenure_buffer_destroy(tenure_buffer buffer);
+
+/**
+ * `tenure_buffer_destroy` that neither waits nor calls the driver or user code.
+ */
+tenure_status tenure_buffer_try_destroy(tenure_buffer buffer);
+
+/**
+ * Frees the memory now, in the order of the home stream, or of `stream` if it is not null (which
+ * becomes the home). The buffer is empty afterwards.
+ */
+tenure_status tenure_buffer_close(tenure_buffer buffer, const struct tenure_stream *stream);
+
+/**
+ * Takes the allocation out: it stays counted on its resource, and the buffer is empty afterwards.
+ * Refused for a buffer that was adopted with an owner.
+ */
+tenure_status tenure_buffer_detach(tenure_buffer buffer, struct tenure_detached *out);
+
+/**
+ * What the buffer is now. Set `out->size`.
+ */
+tenure_status tenure_buffer_view(tenure_buffer buffer, struct tenure_buffer_view *out);
+
+/**
+ * A reference to the resource; `TENURE_RESOURCE_NULL` when the buffer was adopted with an owner.
+ */
+tenure_status tenure_buffer_resource(tenure_buffer buffer, tenure_resource *out);
+
+/**
+ * Makes the buffer `bytes` bytes long. Within the capacity nothing moves; beyond it a new block of
+ * the same resource is made and the bytes are copied, on `stream`, which becomes the home. On
+ * failure the buffer is as it was.
+ */
+tenure_status tenure_buffer_resize(tenure_buffer buffer, size_t bytes, struct tenure_stream stream);
+
+/**
+ * Makes sure of a capacity of `bytes` bytes.
+ */
+tenure_status tenure_buffer_reserve(tenure_buffer buffer,
+                                    size_t bytes,
+                                    struct tenure_stream stream);
+
+/**
+ * Reduces the capacity to the size.
+ */
+tenure_status tenure_buffer_shrink_to_fit(tenure_buffer buffer, struct tenure_stream stream);
+
+/**
+ * A copy, made on `stream` under `resource` (`TENURE_RESOURCE_CURRENT`: the current one of the
+ * stream's device).
+ */
+tenure_status tenure_buffer_copy(tenure_buffer buffer,
+                                 struct tenure_stream stream,
+                                 tenure_resource resource,
+                                 tenure_buffer *out);
+
+/**
+ * Makes `stream` the home. The old home stays among the used streams: nothing is waited for,
+ * nothing is lost.
+ */
+tenure_status tenure_buffer_set_stream(tenure_buffer buffer, struct tenure_stream stream);
+
+/**
+ * Says that work on `stream` uses the buffer: its memory is not reused before all work enqueued on
+ * `stream` until the free is done.
+ */
+tenure_status tenure_buffer_record_stream(tenure_buffer buffer, struct tenure_stream stream);
+
+/* ---- logs ------------------------------------------------------------------------------------ */
+
+/**
+ * Replays a log. `options` is JSON: `{"log": PATH, "resource": "cuda"|"async"|"pool"|"pool:SIZE",
+ * "repeat": N, "html": PATH or absent}`. The answer is JSON with the fields that `tenure replay
+ * --json` prints.
+ */
+tenure_status tenure_replay(const char *options,
+                            tenure_progress_fn progress,
+                            void *context,
+                            struct tenure_text *out);
+
+/* ---- the simulated device -------------------------------------------------------------------- */
+
+/**
+ * Sets the simulated device up before its first use: the number of devices and the bytes of each;
+ * 0 leaves a setting alone.
+ */
+tenure_status tenure_sim_configure(int32_t devices, uint64_t memory_bytes);
+
+/**
+ * Keeps a stream busy for some milliseconds. On CUDA too, by a host function.
+ */
+tenure_status tenure_sim_busy(struct tenure_stream stream, uint32_t milliseconds);
+
+/**
+ * Makes a later driver call of this name (such as `"cuMemCreate"`) fail with `code`: the next one
+ * after `after` that succeed.
+ */
+tenure_status tenure_sim_fail_next(const char *call, int32_t code, uint64_t after);
+
+/**
+ * Takes back every failure that has not happened yet.
+ */
+tenure_status tenure_sim_fail_clear(void);
+
+/**
+ * How many calls broke the rules of the driver (a destroyed handle was named, say).
+ */
+tenure_status tenure_sim_violations(uint64_t *out);
+
+/**
+ * How many driver calls of this name were made; null: of all names. On CUDA, since counting was
+ * first asked for.
+ */
+tenure_status tenure_driver_calls(const char *call, uint64_t *out);
+
+/**
+ * 1 when the device layer is the simulated one. Loads the driver at first use.
+ */
+tenure_status tenure_sim_active(uint32_t *out);
+
+/**
+ * The capacity of a device of the simulated machine can be changed while it runs: bytes free plus
+ * bytes used.
+ */
+tenure_status tenure_sim_set_memory(int32_t device, uint64_t memory_bytes);
+
+/**
+ * Bytes live on the device: what is handed out by the driver.
+ */
+tenure_status tenure_device_used(int32_t device, uint64_t *out);
+
+/* ---- finding the library at run time --------------------------------------------------------- */
+
+/**
+ * The table of functions, or null when this library cannot serve a client of ABI version `abi`
+ * (`TENURE_ABI_VERSION` of the header that the client was compiled with) or refuses to be the
+ * second instance in the process; `tenure_get_api_error` says why.
+ */
+const struct tenure_api *tenure_get_api(uint32_t abi);
+
+/**
+ * Why `tenure_get_api` returned null on this thread, as one sentence. Never null; valid until the next
+ * call of `tenure_get_api` on the thread.
+ */
+const char *tenure_get_api_error(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+/* ---- what this header promises about layouts ----------------------------------------------------- */
+
+#if UINTPTR_MAX == UINT64_MAX
+TENURE_STATIC_ASSERT(sizeof(tenure_stream) == 16, tenure_stream_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_text) == 16, tenure_text_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_error) == 152, tenure_error_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_request) == 40, tenure_request_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_resource_vtable) == 56, tenure_resource_vtable_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_owner) == 16, tenure_owner_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_info) == 80, tenure_info_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_statistics) == 56, tenure_statistics_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 40, tenure_pool_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_async_options) == 40, tenure_async_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(struct tenure_buffer_view) == 72, tenure_buffer_view_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_detached) == 64, tenure_detached_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(struct tenure_device_info) == 200, tenure_device_info_has_the_size_of_the_library);
+#endif
+
+/* ---- streams in one word ------------------------------------------------------------------------ */
+
+/**
+ * A stream of somebody else's, by its value (`cudaStream_t`, `CUstream`). It must be alive during the
+ * call that it is passed to; null is the legacy default stream.
+ */
+static inline tenure_stream tenure_stream_of(void *raw)
+{
+  tenure_stream stream;
+  stream.raw = raw;
+  stream.object = 0;
+  return stream;
+}
+
+/** The legacy default stream, which waits for the other blocking streams of its device. */
+#define TENURE_STREAM_LEGACY (tenure_stream_of((void *)(uintptr_t)1))
+
+/** The default stream of the calling thread. */
+#define TENURE_STREAM_PER_THREAD (tenure_stream_of((void *)(uintptr_t)2))
+
+#endif /* TENURE_TENURE_H */
