@@ -1,0 +1,532 @@
+//! Devices: what they are, what they can do, and their contexts.
+//!
+//! There is one [`Device`] per ordinal, for the life of the process. Its primary context (the one that the CUDA runtime
+//! and every library on it uses) is retained once, at the first call that needs it, and never released: what tenure
+//! hands out may outlive any scope in which a release would be in order.
+//!
+//! The methods here do what a library in somebody else's process has to do around a driver call: they switch the context
+//! only if another one is current, switch it back, and leave foreign stream captures alone.
+
+use core::marker::PhantomData;
+
+use crate::driver::{Driver, HostFlags, MemoryInfo};
+use crate::error::DriverError;
+use crate::load::DeviceError;
+use crate::stream::RelaxedCapture;
+use crate::sync::{Mutex, OnceCell};
+use crate::sys::*;
+
+type Result<T> = core::result::Result<T, DriverError>;
+
+/// What a device can do. Whatever stands above asks this, never for the kind of device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Virtual ranges and physical pages (`cuMemCreate`, `cuMemMap`).
+    pub virtual_memory: bool,
+    /// Stream-ordered allocation and pools (`cuMemAllocAsync`).
+    pub pools: bool,
+    /// Managed memory (`cuMemAllocManaged`).
+    pub managed: bool,
+    /// Host and device may use managed memory at the same time.
+    pub concurrent_managed: bool,
+    /// The device may use pageable host memory.
+    pub pageable_access: bool,
+    /// Host memory can be registered.
+    pub host_register: bool,
+    /// Physical pages can be shared by file descriptor.
+    pub page_fds: bool,
+    /// Handle types by which pools can be shared, bits of `CU_MEM_HANDLE_TYPE_*`.
+    pub pool_handle_types: u32,
+    /// Physical pages can be made reachable for network cards.
+    pub rdma_pages: bool,
+    /// Host and device share one address space.
+    pub unified_addressing: bool,
+    /// The device shares the host's memory.
+    pub integrated: bool,
+}
+
+/// What a device is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Properties {
+    /// Its name.
+    pub name: String,
+    /// Its universally unique id.
+    pub uuid: [u8; 16],
+    /// All its memory, in bytes.
+    pub total_memory: usize,
+    /// Compute capability: major, minor.
+    pub compute_capability: (i32, i32),
+    /// Number of its multiprocessors.
+    pub multiprocessors: i32,
+    /// What it can do.
+    pub capabilities: Capabilities,
+}
+
+impl Properties {
+    /// The id in the form of `nvidia-smi`: `GPU-8-4-4-4-12`.
+    #[must_use]
+    pub fn uuid_text(&self) -> String {
+        use core::fmt::Write as _;
+        let mut text = String::from("GPU-");
+        for (index, byte) in self.uuid.iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+}
+
+/// The retained primary context.
+#[derive(Debug, Clone, Copy)]
+struct Context {
+    raw: CUcontext,
+    /// The driver's number of it, to tell a context from one that was made at its address later; 0 if unknown.
+    id: u64,
+}
+
+// SAFETY: an opaque handle that only the driver follows; the driver may be called with it from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// A device of this process.
+#[derive(Debug)]
+pub struct Device {
+    driver: &'static Driver,
+    ordinal: i32,
+    handle: CUdevice,
+    properties: OnceCell<Properties>,
+    context: OnceCell<Context>,
+    /// The block that [`Device::wait_for_all_work`] frees.
+    spare: Mutex<Option<CUdeviceptr>>,
+}
+
+/// Bytes of the block kept for the device proof.
+const SPARE_BYTES: usize = 256;
+
+impl Driver {
+    /// The device with that ordinal. Makes no context.
+    ///
+    /// # Errors
+    /// Code 101 (invalid device) when there is none; what the driver says.
+    pub fn device(&'static self, ordinal: i32) -> Result<&'static Device> {
+        let devices = match self.devices.get() {
+            Some(devices) => devices,
+            None => {
+                // Outside the cell: two threads may both ask the driver, one list is kept.
+                let list = self.list_devices()?;
+                self.devices.get_or_init(|| list)
+            }
+        };
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|index| devices.get(index))
+            .ok_or(DriverError::new("cuDeviceGet", CUDA_ERROR_INVALID_DEVICE))
+    }
+
+    fn list_devices(&'static self) -> Result<Box<[Device]>> {
+        (0..self.device_count()?)
+            .map(|ordinal| {
+                Ok(Device {
+                    driver: self,
+                    ordinal,
+                    handle: self.device_handle(ordinal)?,
+                    properties: OnceCell::new(),
+                    context: OnceCell::new(),
+                    spare: Mutex::new(None),
+                })
+            })
+            .collect()
+    }
+
+    /// The ordinal of the device whose context is current on this thread; `None` if none is.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn current_ordinal(&'static self) -> Result<Option<i32>> {
+        let context = self.current_context()?;
+        if context.is_null() {
+            return Ok(None);
+        }
+        // Nearly always a primary context that we hold: no further call.
+        if let Some(ordinal) = self.ordinal_of_held(context) {
+            return Ok(Some(ordinal));
+        }
+        let handle = self.current_context_device()?;
+        Ok(Some(self.ordinal_of_handle(handle)))
+    }
+
+    /// The ordinal of the device of a live context.
+    pub(crate) fn ordinal_of_context(&'static self, context: CUcontext) -> Result<i32> {
+        if let Some(ordinal) = self.ordinal_of_held(context) {
+            return Ok(ordinal);
+        }
+        // SAFETY: the caller has the context from the driver, of a stream that is alive.
+        unsafe { self.push_context(context) }?;
+        let handle = self.current_context_device();
+        self.pop_context()?;
+        Ok(self.ordinal_of_handle(handle?))
+    }
+
+    fn ordinal_of_held(&self, context: CUcontext) -> Option<i32> {
+        self.devices
+            .get()?
+            .iter()
+            .find(|device| device.context.get().is_some_and(|held| held.raw == context))
+            .map(|device| device.ordinal)
+    }
+
+    fn ordinal_of_handle(&self, handle: CUdevice) -> i32 {
+        self.devices
+            .get()
+            .and_then(|devices| devices.iter().find(|device| device.handle == handle))
+            // The driver numbers devices by their ordinals.
+            .map_or(handle, |device| device.ordinal)
+    }
+}
+
+/// The ordinal of the device whose context is current on this thread; `None` if none is. Loads the driver.
+///
+/// # Errors
+/// Why there is no driver; what the driver says.
+pub fn current_device() -> core::result::Result<Option<i32>, DeviceError> {
+    Ok(Driver::get()?.current_ordinal()?)
+}
+
+/// Calls `f` with the device current; see [`Device::with_context`].
+///
+/// # Errors
+/// Why the context cannot be made current; `f` is not called then.
+pub fn with_context<R>(device: &'static Device, f: impl FnOnce() -> R) -> Result<R> {
+    device.with_context(f)
+}
+
+impl Device {
+    /// The device with that ordinal; loads the driver. Makes no context.
+    ///
+    /// # Errors
+    /// Why there is no driver; code 101 when there is no such device.
+    pub fn get(ordinal: i32) -> core::result::Result<&'static Device, DeviceError> {
+        Ok(Driver::get()?.device(ordinal)?)
+    }
+
+    /// Number of devices that this process sees; loads the driver.
+    ///
+    /// # Errors
+    /// Why there is no driver; what the driver says.
+    pub fn count() -> core::result::Result<i32, DeviceError> {
+        Ok(Driver::get()?.device_count()?)
+    }
+
+    /// Its driver.
+    #[must_use]
+    #[inline]
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// Its ordinal, from 0.
+    #[must_use]
+    #[inline]
+    pub fn ordinal(&self) -> i32 {
+        self.ordinal
+    }
+
+    /// The driver's number of it.
+    #[must_use]
+    pub fn handle(&self) -> CUdevice {
+        self.handle
+    }
+
+    /// What it is and can do. Asked once.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn properties(&self) -> Result<&Properties> {
+        if let Some(known) = self.properties.get() {
+            return Ok(known);
+        }
+        let properties = self.ask_properties()?;
+        Ok(self.properties.get_or_init(|| properties))
+    }
+
+    fn ask_properties(&self) -> Result<Properties> {
+        let (driver, handle) = (self.driver(), self.handle);
+        // An attribute that an older driver does not know is something that it cannot do.
+        let number = |attribute| match driver.device_attribute(attribute, handle) {
+            Err(error) if error.code == CUDA_ERROR_INVALID_VALUE => Ok(0),
+            other => other,
+        };
+        let flag = |attribute| number(attribute).map(|value| value != 0);
+        let capabilities = Capabilities {
+            virtual_memory: flag(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?
+                && driver.has("cuMemCreate")
+                && driver.has("cuMemMap"),
+            pools: flag(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?
+                && driver.has("cuMemAllocFromPoolAsync"),
+            managed: flag(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)? && driver.has("cuMemAllocManaged"),
+            concurrent_managed: flag(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)?,
+            pageable_access: flag(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)?,
+            host_register: flag(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED)?,
+            page_fds: flag(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?,
+            pool_handle_types: u32::try_from(number(
+                CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
+            )?)
+            .unwrap_or(0),
+            rdma_pages: flag(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
+            unified_addressing: flag(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)?,
+            integrated: flag(CU_DEVICE_ATTRIBUTE_INTEGRATED)?,
+        };
+        Ok(Properties {
+            name: driver.device_name(handle)?,
+            uuid: driver.device_uuid(handle)?,
+            total_memory: driver.device_total_memory(handle)?,
+            compute_capability: (
+                number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                number(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            multiprocessors: number(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            capabilities,
+        })
+    }
+
+    // ---------------------------------------------------------------------------------------------------------- context
+
+    /// The primary context; made and retained at the first call.
+    ///
+    /// # Errors
+    /// What the driver says. A failure is not kept: the next call tries again.
+    #[inline]
+    pub fn context(&self) -> Result<CUcontext> {
+        match self.context.get() {
+            Some(context) => Ok(context.raw),
+            None => self.retain(),
+        }
+    }
+
+    #[cold]
+    fn retain(&self) -> Result<CUcontext> {
+        let driver = self.driver();
+        let raw = driver.primary_context_retain(self.handle)?;
+        // SAFETY: retained just now.
+        let id = unsafe { driver.context_id(raw) }.unwrap_or(0);
+        let mut first = false;
+        let kept = self.context.get_or_init(|| {
+            first = true;
+            Context { raw, id }
+        });
+        if !first {
+            // SAFETY: another thread was first; this reference is one too many.
+            let _ = unsafe { driver.primary_context_release(self.handle) };
+        }
+        Ok(kept.raw)
+    }
+
+    /// Whether the primary context that was retained still is the one it was: false after somebody reset or destroyed
+    /// it. What was made in it is gone then, and its handles must not be used. True before the first use.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn context_is_alive(&self) -> Result<bool> {
+        let Some(context) = self.context.get() else {
+            return Ok(true);
+        };
+        let driver = self.driver();
+        if !driver.primary_context_state(self.handle)?.1 {
+            return Ok(false);
+        }
+        if context.id == 0 {
+            return Ok(true);
+        }
+        // SAFETY: the primary context exists, and the driver keeps one address for it per device.
+        match unsafe { driver.context_id(context.raw) } {
+            Ok(id) => Ok(id == context.id),
+            Err(error) if error.is_context_gone() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the device current on this thread until the guard is dropped. One query (14 ns) when it is already.
+    ///
+    /// # Errors
+    /// Why the context cannot be made or made current.
+    #[inline]
+    pub fn enter(&self) -> Result<Current> {
+        let context = self.context()?;
+        let driver = self.driver();
+        let switched = driver.current_context()? != context;
+        if switched {
+            // SAFETY: retained for the life of the process.
+            unsafe { driver.push_context(context) }?;
+        }
+        Ok(Current {
+            driver,
+            switched,
+            on_this_thread: PhantomData,
+        })
+    }
+
+    /// Calls `f` with the device current on this thread; what was current before is current again afterwards, also when
+    /// `f` unwinds.
+    ///
+    /// # Errors
+    /// Why the context cannot be made current; `f` is not called then.
+    pub fn with_context<R>(&self, f: impl FnOnce() -> R) -> Result<R> {
+        let _current = self.enter()?;
+        Ok(f())
+    }
+
+    /// Calls `f` with the device current and captures of other streams protected.
+    fn quietly<R>(&self, f: impl FnOnce(&'static Driver) -> Result<R>) -> Result<R> {
+        let driver = self.driver();
+        let _current = self.enter()?;
+        let _relaxed = RelaxedCapture::enter(driver)?;
+        f(driver)
+    }
+
+    // ----------------------------------------------------------------------------------------------------------- memory
+
+    /// Allocates plain memory of this device; usable on any stream at return.
+    ///
+    /// # Errors
+    /// [Out of memory](DriverError::is_out_of_memory); what the driver says.
+    pub fn alloc(&self, bytes: usize) -> Result<CUdeviceptr> {
+        self.quietly(|driver| driver.mem_alloc(bytes))
+    }
+
+    /// Frees memory of [`alloc`](Self::alloc) or [`alloc_managed`](Self::alloc_managed). Waits for all work of the device.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the memory from now on.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub unsafe fn free(&self, address: CUdeviceptr) -> Result<()> {
+        // SAFETY: by this function's contract.
+        self.quietly(|driver| unsafe { driver.mem_free(address) })
+    }
+
+    /// Allocates managed memory on this device.
+    ///
+    /// # Errors
+    /// [Out of memory](DriverError::is_out_of_memory); what the driver says.
+    pub fn alloc_managed(&self, bytes: usize) -> Result<CUdeviceptr> {
+        self.quietly(|driver| driver.mem_alloc_managed(bytes))
+    }
+
+    /// Allocates pinned host memory in the context of this device.
+    ///
+    /// # Errors
+    /// [Out of memory](DriverError::is_out_of_memory); what the driver says.
+    pub fn host_alloc(&self, bytes: usize, flags: HostFlags) -> Result<*mut c_void> {
+        self.quietly(|driver| driver.host_alloc(bytes, flags))
+    }
+
+    /// Frees memory of [`host_alloc`](Self::host_alloc).
+    ///
+    /// # Safety
+    ///
+    /// The address came from there, and nobody, the device included, uses the memory from now on.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub unsafe fn host_free(&self, address: *mut c_void) -> Result<()> {
+        // SAFETY: by this function's contract.
+        self.quietly(|driver| unsafe { driver.host_free(address) })
+    }
+
+    /// Free and total memory.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn memory_info(&self) -> Result<MemoryInfo> {
+        self.quietly(|driver| driver.mem_info())
+    }
+
+    /// Waits for all work of this device's context with `cuCtxSynchronize`, which *ends captures* in it.
+    /// [`wait_for_all_work`](Self::wait_for_all_work) does not.
+    ///
+    /// # Errors
+    /// What the driver says, faults of earlier work included.
+    pub fn synchronize(&self) -> Result<()> {
+        let _current = self.enter()?;
+        self.driver().synchronize_context()
+    }
+
+    // ------------------------------------------------------------------------------------------------------ device proof
+
+    /// Makes sure that the block which [`wait_for_all_work`](Self::wait_for_all_work) frees is there, so that it works
+    /// when the device has no free memory.
+    ///
+    /// # Errors
+    /// [Out of memory](DriverError::is_out_of_memory); what the driver says.
+    pub fn prepare_wait(&self) -> Result<()> {
+        if self.spare.lock().is_some() {
+            return Ok(());
+        }
+        let block = self.alloc(SPARE_BYTES)?;
+        self.keep_spare(block);
+        Ok(())
+    }
+
+    /// Keeps a block as the spare, or frees it if there is one.
+    fn keep_spare(&self, block: CUdeviceptr) {
+        let mut spare = self.spare.lock();
+        if spare.is_none() {
+            *spare = Some(block);
+            return;
+        }
+        drop(spare);
+        // SAFETY: made for this purpose; nobody else has its address. A failure loses 256 bytes.
+        let _ = unsafe { self.free(block) };
+    }
+
+    /// The device proof: returns when all work that was queued on any stream of this device before the call is done, and
+    /// leaves captures alone. It frees a plain block of 256 bytes, which the driver lets wait for everything (streams
+    /// destroyed while busy and default streams of ended threads included), and takes a new one.
+    ///
+    /// While it waits, other threads' driver calls may wait too: the caller makes one at a time, and holds no lock.
+    ///
+    /// # Errors
+    /// What the driver says, faults of earlier work included. Nothing is proven then.
+    pub fn wait_for_all_work(&self) -> Result<()> {
+        // In a statement of its own, so that the lock is not held while the driver is called.
+        let spare = self.spare.lock().take();
+        let block = match spare {
+            Some(block) => block,
+            None => self.alloc(SPARE_BYTES)?,
+        };
+        // SAFETY: made for this purpose; nobody else has its address.
+        unsafe { self.free(block) }?;
+        if let Ok(next) = self.alloc(SPARE_BYTES) {
+            self.keep_spare(next);
+        }
+        Ok(())
+    }
+}
+
+/// A device is current on this thread while this lives. Guards end in the reverse order in which they were made.
+#[derive(Debug)]
+#[must_use = "the device is current only while this lives"]
+pub struct Current {
+    driver: &'static Driver,
+    switched: bool,
+    on_this_thread: PhantomData<*mut ()>,
+}
+
+impl Drop for Current {
+    #[inline]
+    fn drop(&mut self) {
+        if self.switched {
+            // It fails only when the process ends or is a forked child, or somebody destroyed the context meanwhile,
+            // which pops it.
+            let _ = self.driver.pop_context();
+        }
+    }
+}
