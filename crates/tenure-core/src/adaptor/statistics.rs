@@ -1,0 +1,227 @@
+//! Counts what passes: bytes and allocations, now, at most, and in all.
+//!
+//! # Nested measurements
+//! [`Statistics::push_counters`] starts a fresh pair of counters on top of the running one; [`Statistics::pop_counters`]
+//! ends it, returns what it saw, and adds that to the enclosing pair as if it had been counted there all along: the
+//! enclosing peak becomes the higher of its own and its value before plus the nested peak. A nested value may be
+//! negative: more was freed than allocated meanwhile.
+//!
+//! # Cost
+//! One short lock for an allocation, one for a free. The peak is exact.
+
+use std::any::Any;
+
+use crate::adaptor::limiting::sign;
+use crate::error::{Error, Result};
+use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
+use crate::stream::StreamRef;
+use crate::sync::Mutex;
+
+/// One figure over time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Now. Negative in a nested measurement that saw more freed than allocated.
+    pub value: i64,
+    /// The highest value; never below 0.
+    pub peak: i64,
+    /// The sum of everything added.
+    pub total: i64,
+}
+
+impl Counter {
+    fn add(&mut self, n: i64) {
+        self.value = self.value.saturating_add(n);
+        self.total = self.total.saturating_add(n);
+        self.peak = self.peak.max(self.value);
+    }
+
+    fn subtract(&mut self, n: i64) {
+        self.value = self.value.saturating_sub(n);
+    }
+
+    fn absorb(&mut self, nested: &Self) {
+        self.peak = self.peak.max(self.value.saturating_add(nested.peak));
+        self.value = self.value.saturating_add(nested.value);
+        self.total = self.total.saturating_add(nested.total);
+    }
+}
+
+/// Bytes and allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes, as they were asked for.
+    pub bytes: Counter,
+    /// Number of allocations.
+    pub allocations: Counter,
+}
+
+impl Counters {
+    fn absorb(&mut self, nested: &Self) {
+        self.bytes.absorb(&nested.bytes);
+        self.allocations.absorb(&nested.allocations);
+    }
+}
+
+#[derive(Default)]
+struct Stack {
+    top: Counters,
+    below: Vec<Counters>,
+}
+
+/// Counts what passes through it.
+pub struct Statistics {
+    upstream: Resource,
+    stack: Mutex<Stack>,
+}
+
+impl std::fmt::Debug for Statistics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Statistics({:?})", self.counters())
+    }
+}
+
+impl Statistics {
+    /// Counts what passes to `upstream`.
+    pub fn new(upstream: Resource) -> Self {
+        Self { upstream, stack: Mutex::new(Stack::default()) }
+    }
+
+    /// The running counters: those of the innermost measurement.
+    pub fn counters(&self) -> Counters {
+        self.stack.lock().top
+    }
+
+    /// Starts a nested measurement at zero and returns the counters of the enclosing one.
+    pub fn push_counters(&self) -> Counters {
+        let mut stack = self.stack.lock();
+        let enclosing = std::mem::take(&mut stack.top);
+        stack.below.push(enclosing);
+        enclosing
+    }
+
+    /// Ends the innermost measurement and returns what it counted, which the enclosing one then has seen too.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when no measurement was pushed; nothing changes.
+    pub fn pop_counters(&self) -> Result<Counters> {
+        let mut stack = self.stack.lock();
+        let Some(mut enclosing) = stack.below.pop() else {
+            return Err(Error::invalid(
+                "there are no pushed counters to pop: each pop_counters needs a push_counters before it",
+            ));
+        };
+        let nested = stack.top;
+        enclosing.absorb(&nested);
+        stack.top = enclosing;
+        Ok(nested)
+    }
+
+    /// The figures over all measurements, as the outermost will have them once the nested ones are popped.
+    fn overall(&self) -> Counters {
+        let stack = self.stack.lock();
+        let mut all = stack.top;
+        for enclosing in stack.below.iter().rev() {
+            let mut outer = *enclosing;
+            outer.absorb(&all);
+            all = outer;
+        }
+        all
+    }
+
+    fn allocated(&self, request: &Request, made: Result<u64>) -> Result<u64> {
+        let ptr = made.map_err(|e| sign(e, self.kind()))?;
+        let mut stack = self.stack.lock();
+        stack.top.bytes.add(request.bytes as i64);
+        stack.top.allocations.add(1);
+        Ok(ptr)
+    }
+
+    fn freed(&self, request: &Request, freed: Result<()>) -> Result<()> {
+        freed?;
+        let mut stack = self.stack.lock();
+        stack.top.bytes.subtract(request.bytes as i64);
+        stack.top.allocations.subtract(1);
+        Ok(())
+    }
+}
+
+impl MemoryResource for Statistics {
+    fn kind(&self) -> &'static str {
+        "statistics"
+    }
+
+    fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+        self.allocated(request, self.upstream.body().allocate(request, stream))
+    }
+
+    fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+        self.freed(request, self.upstream.body().deallocate(ptr, request, stream))
+    }
+
+    fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+        self.allocated(request, self.upstream.body().try_allocate(request, stream))
+    }
+
+    fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+        self.freed(request, self.upstream.body().try_deallocate(ptr, request, stream))
+    }
+
+    fn allocate_sync(&self, request: &Request) -> Result<u64> {
+        self.allocated(request, self.upstream.body().allocate_sync(request))
+    }
+
+    fn deallocate_sync(&self, ptr: u64, request: &Request) -> Result<()> {
+        self.freed(request, self.upstream.body().deallocate_sync(ptr, request))
+    }
+
+    fn device(&self) -> Option<i32> {
+        self.upstream.body().device()
+    }
+
+    fn properties(&self) -> Properties {
+        self.upstream.body().properties()
+    }
+
+    fn find(&self, ptr: u64) -> Option<Block> {
+        self.upstream.body().find(ptr)
+    }
+
+    /// What is live is this layer's; what is cached and reserved is the upstream's, which others may use too.
+    fn info(&self) -> Info {
+        let all = self.overall();
+        let unsigned = |n: i64| u64::try_from(n).unwrap_or(0);
+        Info {
+            live_bytes: unsigned(all.bytes.value),
+            peak_live_bytes: unsigned(all.bytes.peak),
+            live_count: unsigned(all.allocations.value),
+            ..self.upstream.body().info()
+        }
+    }
+
+    fn trim(&self, keep_bytes: usize) -> Result<usize> {
+        self.upstream.body().trim(keep_bytes)
+    }
+
+    fn upstream(&self) -> Option<&Resource> {
+        Some(&self.upstream)
+    }
+
+    fn property(&self, name: &str) -> Option<u64> {
+        let counters = self.counters();
+        let figure = match name {
+            "current_bytes" => counters.bytes.value,
+            "peak_bytes" => counters.bytes.peak,
+            "total_bytes" => counters.bytes.total,
+            "current_count" => counters.allocations.value,
+            "peak_count" => counters.allocations.peak,
+            "total_count" => counters.allocations.total,
+            _ => return None,
+        };
+        // Two's complement: a nested measurement can stand below zero.
+        Some(figure as u64)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
