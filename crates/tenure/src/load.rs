@@ -244,10 +244,7 @@ fn ask_object(search: Search, handle: *mut c_void, whose: &str) -> Result<&'stat
 
 /// Asks for the table, and asks why where it is refused.
 pub(crate) fn ask(
-    search: Search,
-    get: *mut c_void,
-    why: Option<*mut c_void>,
-    whose: &str,
+    search: Search, get: *mut c_void, why: Option<*mut c_void>, whose: &str,
 ) -> Result<&'static tenure_api, LoadError> {
     // SAFETY: whoever exports a symbol `tenure_get_api` states with it that it has this signature.
     let get: GetApi = unsafe { std::mem::transmute::<*mut c_void, GetApi>(get) };
@@ -269,10 +266,7 @@ fn reason(address: *mut c_void) -> String {
 
 /// Checks a table before anyone reads it as ours.
 fn accept(
-    search: Search,
-    table: *const tenure_api,
-    why: impl FnOnce() -> Option<String>,
-    whose: &str,
+    search: Search, table: *const tenure_api, why: impl FnOnce() -> Option<String>, whose: &str,
 ) -> Result<&'static tenure_api, LoadError> {
     if table.is_null() {
         let why = why().filter(|text| !text.is_empty()).unwrap_or_else(|| {
