@@ -1,0 +1,157 @@
+//! What the simulated device asks of the operating system: address ranges without backing, pages that two addresses can
+//! share, and the size of the machine.
+//!
+//! Nothing here knows about devices. Every function answers `None` or `false` when the system refuses; the caller turns
+//! that into the driver's out-of-memory code.
+//!
+//! This file is unsafe on purpose: it is the only place of the simulated device that changes mappings.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// The size of a system page in bytes.
+pub(super) fn page() -> usize {
+    // SAFETY: `sysconf` reads a constant of the system.
+    let n = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(n).unwrap_or(4096).max(1)
+}
+
+/// The physical memory of the machine in bytes.
+pub(super) fn physical() -> u64 {
+    // SAFETY: as above.
+    let n = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(n)
+        .unwrap_or(1 << 18)
+        .saturating_mul(page() as u64)
+}
+
+/// Maps `len` bytes of private zeroed memory, readable and writable, without backing until touched.
+pub(super) fn map(len: usize) -> Option<usize> {
+    anonymous(len, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+/// Reserves `len` bytes of addresses, aligned to `align` (a power of two), that fault when touched.
+pub(super) fn reserve(len: usize, align: usize) -> Option<usize> {
+    let whole = len.checked_add(align)?;
+    let base = anonymous(whole, libc::PROT_NONE)?;
+    let start = base.next_multiple_of(align);
+    unmap(base, start - base);
+    unmap(start + len, base + whole - start - len);
+    Some(start)
+}
+
+fn anonymous(len: usize, prot: i32) -> Option<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: no fixed address, so nothing that exists is replaced.
+    let p = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    (p != libc::MAP_FAILED).then_some(p as usize)
+}
+
+/// Gives `len` bytes of addresses back to the system. Only for ranges that this module made.
+pub(super) fn unmap(at: usize, len: usize) {
+    if len > 0 {
+        // SAFETY: callers pass ranges that `map` or `reserve` made and that no operation uses any more.
+        unsafe { libc::munmap(at as *mut _, len) };
+    }
+}
+
+/// Drops the backing of the whole pages inside a range from [`map`]; they read as zero afterwards.
+pub(super) fn discard(at: usize, len: usize) {
+    let page = page();
+    let first = at.next_multiple_of(page);
+    let end = (at + len) / page * page;
+    if end > first {
+        // SAFETY: the range lies in a private anonymous mapping of this module and is free.
+        unsafe { libc::madvise(first as *mut _, end - first, libc::MADV_DONTNEED) };
+    }
+}
+
+/// Makes the range inaccessible again: replaces whatever is mapped there by a reservation.
+pub(super) fn hide(at: usize, len: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the range lies in a reservation of this module (checked by the caller against its table).
+    let p = unsafe { libc::mmap(at as *mut _, len, libc::PROT_NONE, flags, -1, 0) };
+    p != libc::MAP_FAILED
+}
+
+/// Sets what the host may do with a mapped range.
+pub(super) fn protect(at: usize, len: usize, read: bool, write: bool) -> bool {
+    let mut prot = libc::PROT_NONE;
+    if read {
+        prot |= libc::PROT_READ;
+    }
+    if write {
+        prot |= libc::PROT_READ | libc::PROT_WRITE;
+    }
+    // SAFETY: the range is a mapping of this module (checked by the caller against its table).
+    unsafe { libc::mprotect(at as *mut _, len, prot) == 0 }
+}
+
+/// The pages of one device: a file in memory that has no name. Two mappings of one offset show the same bytes.
+pub(super) struct Pages {
+    file: OwnedFd,
+}
+
+impl Pages {
+    /// Opens `len` bytes of pages, none of them backed yet.
+    pub(super) fn open(len: u64) -> Option<Pages> {
+        let file = memfd().or_else(unlinked)?;
+        let len = libc::off_t::try_from(len).ok()?;
+        // SAFETY: the descriptor is open and ours.
+        (unsafe { libc::ftruncate(file.as_raw_fd(), len) } == 0).then_some(Pages { file })
+    }
+
+    /// Maps `len` bytes from `offset` at `at`, without access.
+    pub(super) fn map_at(&self, at: usize, len: usize, offset: u64) -> bool {
+        let Ok(offset) = libc::off_t::try_from(offset) else {
+            return false;
+        };
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        // SAFETY: the range lies in a reservation of this module (checked by the caller against its table).
+        let p = unsafe {
+            libc::mmap(
+                at as *mut _,
+                len,
+                libc::PROT_NONE,
+                flags,
+                self.file.as_raw_fd(),
+                offset,
+            )
+        };
+        p != libc::MAP_FAILED
+    }
+
+    /// Gives the backing of a range of pages back to the system.
+    pub(super) fn discard(&self, offset: u64, len: u64) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        if let (Ok(offset), Ok(len)) = (libc::off_t::try_from(offset), libc::off_t::try_from(len)) {
+            // SAFETY: the descriptor is open and ours; no mapping of these pages is left.
+            unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) };
+        }
+    }
+}
+
+fn memfd() -> Option<OwnedFd> {
+    // SAFETY: the name is a C string; the descriptor, if any, is new and ours.
+    unsafe {
+        let fd = libc::memfd_create(c"tenure-sim".as_ptr(), libc::MFD_CLOEXEC);
+        (fd >= 0).then(|| OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Where memory files are refused: a temporary file whose name is removed at once.
+fn unlinked() -> Option<OwnedFd> {
+    let mut path = std::env::temp_dir();
+    path.push(format!(
+        "tenure-sim-{}-{:x}",
+        std::process::id(),
+        &path as *const _ as usize
+    ));
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .ok()?;
+    let _ = std::fs::remove_file(&path);
+    Some(OwnedFd::from(file))
+}
