@@ -13,7 +13,8 @@
 //! mode. `cuCtxSynchronize`, which ends captures even there, is not used: [`prove`] waits for a device by the free of a
 //! small plain block, which the driver makes wait for everything on it.
 
-use tenure_driver::{CaptureStatus, Driver, LoadError, RawStream, RelaxedCapture};
+use tenure_driver::sys::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+use tenure_driver::{CaptureStatus, Driver, DriverError, LoadError, RawStream, RelaxedCapture};
 
 use crate::error::{Error, OutOfMemory, Result};
 use crate::resource::{Info, MemoryResource, Request};
@@ -78,12 +79,24 @@ pub fn memory_info(device: i32) -> Result<(u64, u64)> {
 /// Runs `f` with `device` current and the thread's capture mode relaxed; both are as before afterwards.
 ///
 /// # Errors
-/// Those of `f`; what the driver says when the device cannot be made current: then `f` did not run.
+/// Those of `f`; what the driver says when the device cannot be made current, and code 709 when somebody has reset it
+/// since its first use: then `f` did not run.
 pub fn on<R>(device: i32, f: impl FnOnce() -> Result<R>) -> Result<R> {
     let driver = driver()?;
-    let _current = driver.device(device)?.enter()?;
+    let device = driver.device(device)?;
+    refuse_dead(device)?;
+    let _current = device.enter()?;
     let _relaxed = RelaxedCapture::enter(driver)?;
     f()
+}
+
+/// After a reset of the device (`cudaDeviceReset`) nothing that was made before exists any more: its addresses and
+/// handles may be somebody else's by now, and no driver call may name them.
+fn refuse_dead(device: &tenure_driver::Device) -> Result<()> {
+    if device.context_is_alive()? {
+        return Ok(());
+    }
+    Err(Error::Device(DriverError::new("cuCtxGetId", CUDA_ERROR_CONTEXT_IS_DESTROYED)))
 }
 
 /// The device that a stream belongs to, where `default` is the device whose default streams are meant. `None` for a
@@ -126,7 +139,9 @@ pub fn refuse_capturing(stream: StreamRef<'_>, device: i32, kind: &str) -> Resul
     let ask = || driver.stream_capture_status(stream.raw);
     // A default stream is that of the current device; any other says by itself whose it is.
     let capturing = if stream.raw.is_special() {
-        let _current = driver.device(device)?.enter()?;
+        let device = driver.device(device)?;
+        refuse_dead(device)?;
+        let _current = device.enter()?;
         ask()
     } else {
         ask()
@@ -183,7 +198,9 @@ pub fn prepare_proof(device: i32) -> Result<()> {
 /// # Errors
 /// What the driver says. Out of memory only where [`prepare_proof`] was not called and 256 bytes are not to be had.
 pub fn prove(device: i32) -> Result<()> {
-    Ok(driver()?.device(device)?.wait_for_all_work()?)
+    let device = driver()?.device(device)?;
+    refuse_dead(device)?;
+    Ok(device.wait_for_all_work()?)
 }
 
 /// For frees: a device that is lost for good has nothing left to wait for.

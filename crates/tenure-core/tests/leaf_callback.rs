@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tenure_core::error::{Error, MisuseKind, Payload, Result};
 use tenure_core::resource::callback::{CallbackResource, Callbacks, MAX_DEPTH};
-use tenure_core::resource::{Info, MemoryResource, Properties, Resource};
+use tenure_core::resource::{Info, Properties, Resource};
 use tenure_core::stream::StreamRef;
 
 const S: StreamRef<'static> = StreamRef::DEFAULT;

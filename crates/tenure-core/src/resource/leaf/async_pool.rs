@@ -61,6 +61,8 @@ pub struct AsyncOptions {
     pub release_threshold: Option<u64>,
     /// How the memory can be given to another process.
     pub handle_type: HandleType,
+    /// The caller states that streams which it gives as raw values outlive every buffer that names them.
+    pub stream_outlives_buffer: bool,
 }
 
 /// A resource over a pool of the driver.
@@ -71,6 +73,7 @@ pub struct AsyncPool {
     owned: bool,
     device: i32,
     handle_type: HandleType,
+    stream_outlives_buffer: bool,
     book: Book,
 }
 
@@ -86,26 +89,30 @@ impl AsyncPool {
             None => device::current()?,
         };
         device::require_pools(device, "cuda_async")?;
+        let exportable = device::driver()?.device(device)?.properties()?.capabilities.pool_handle_types;
+        if exportable & options.handle_type.value() != options.handle_type.value() {
+            return Err(Error::Unsupported(format!(
+                "device {device} makes no pool whose memory can be exported as {:?}: choose another handle type or none",
+                options.handle_type
+            )));
+        }
         let pool = device::on(device, || {
             let mut props: CUmemPoolProps = zeroed();
             props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
             props.handleTypes = options.handle_type.value();
             props.location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
             Ok(device::driver()?.pool_create(&props)? as u64)
-        })
-        .map_err(|e| match e {
-            Error::Device(e) if options.handle_type != HandleType::None && !e.is_out_of_memory() => {
-                Error::Unsupported(format!(
-                    "device {device} makes no pool whose memory can be exported as {:?} ({e}); choose another \
-                     handle type or none",
-                    options.handle_type
-                ))
-            }
-            other => other,
         })?;
         // From here on `made` gives the pool back on every way out.
         let made =
-            Self { pool, owned: true, device, handle_type: options.handle_type, book: Book::new() };
+            Self {
+                pool,
+                owned: true,
+                device,
+                handle_type: options.handle_type,
+                stream_outlives_buffer: options.stream_outlives_buffer,
+                book: Book::new(),
+            };
         made.set_release_threshold(options.release_threshold.unwrap_or(u64::MAX))?;
         if let Some(bytes) = options.initial_pool_size.filter(|bytes| *bytes > 0) {
             made.fill(bytes)?;
@@ -126,7 +133,14 @@ impl AsyncPool {
         }
         let device = device::check(device)?;
         device::require_pools(device, "cuda_async_view")?;
-        let view = Self { pool, owned: false, device, handle_type: HandleType::None, book: Book::new() };
+        let view = Self {
+            pool,
+            owned: false,
+            device,
+            handle_type: HandleType::None,
+            stream_outlives_buffer: false,
+            book: Book::new(),
+        };
         view.attribute(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)?;
         Ok(view)
     }
@@ -194,11 +208,14 @@ impl AsyncPool {
         device::on(self.device, || {
             let driver = device::driver()?;
             let stream = driver.stream_create_on(self.device, true)?;
-            // SAFETY: the pool exists while this resource does; the block is freed unused, once.
-            let filled = unsafe { driver.mem_alloc_from_pool_async(bytes, self.raw(), stream) }
-                // SAFETY: as above.
-                .and_then(|ptr| unsafe { driver.mem_free_async(ptr, stream) })
-                .and_then(|()| driver.stream_synchronize(stream));
+            // SAFETY: the pool exists while this resource does.
+            let filled = unsafe { driver.mem_alloc_from_pool_async(bytes, self.raw(), stream) }.and_then(|ptr| {
+                // SAFETY: made just now and unused. The second call is made only when the first did nothing.
+                let free = || unsafe { driver.mem_free_async(ptr, stream) };
+                // Once more: a block that stays in use keeps the memory of a pool that is given up.
+                free().inspect_err(|_| drop(free()))?;
+                driver.stream_synchronize(stream)
+            });
             // SAFETY: made above and known to nobody else.
             let ended = unsafe { driver.stream_destroy(stream) };
             match filled {
@@ -213,7 +230,7 @@ impl AsyncPool {
 
     /// Refuses what cannot be put into a stream's queue.
     fn admit(&self, stream: StreamRef<'_>, verb: &str) -> Result<()> {
-        if !stream.is_live() {
+        if !stream.is_live() && !self.stream_outlives_buffer {
             return Err(Error::invalid(format!(
                 "{} memory is {verb} in a stream's queue, and the stream of this buffer is a raw value that may be \
                  dead: pass a stream object, close the buffer with a live stream, or state stream_outlives_buffer",
@@ -230,7 +247,8 @@ impl AsyncPool {
                 self.device
             )));
         }
-        device::refuse_capturing(stream, self.device, self.kind())
+        // Stated to be alive, if it was stored.
+        device::refuse_capturing(StreamRef { stored: false, ..stream }, self.device, self.kind())
     }
 
     fn free(&self, ptr: u64, request: &Request, raw: RawStream) -> Result<()> {
@@ -311,7 +329,7 @@ impl MemoryResource for AsyncPool {
             return Ok(());
         }
         self.book.check(ptr, request).map_err(Error::Misuse)?;
-        self.admit(stream, "freed")?;
+        device::settled(self.admit(stream, "freed"))?;
         if request.flags & Request::UNPROVEN != 0 {
             device::settled(device::prove(self.device))?;
         }
@@ -320,6 +338,10 @@ impl MemoryResource for AsyncPool {
 
     fn device(&self) -> Option<i32> {
         Some(self.device)
+    }
+
+    fn needs_live_stream(&self) -> bool {
+        !self.stream_outlives_buffer
     }
 
     fn properties(&self) -> Properties {

@@ -255,7 +255,7 @@ impl<S: Source> MemoryResource for Plain<S> {
         }
         let booked = self.book.check(ptr, request).map_err(Error::Misuse)?;
         if booked.home >= 0 && stream.is_live() {
-            device::refuse_capturing(stream, booked.home, S::KIND)?;
+            device::settled(device::refuse_capturing(stream, booked.home, S::KIND))?;
         }
         device::settled(self.wait(&booked, request, stream))?;
         self.give_back(ptr, request)
