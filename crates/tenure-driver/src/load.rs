@@ -135,7 +135,13 @@ impl Driver {
     /// Why there is none. The answer of the first call is kept, a failure too; in a forked child and while the process
     /// ends the answer is an error whatever it was before.
     pub fn get() -> Result<&'static Driver, LoadError> {
-        process::check()?;
+        if let Err(why) = process::check() {
+            // A child of a process that had no driver is told why there was none.
+            return Err(match DRIVER.get() {
+                Some(Err(known)) => known.clone(),
+                _ => why.into(),
+            });
+        }
         if let Some(known) = DRIVER.get() {
             return known.as_ref().map_err(Clone::clone);
         }
@@ -410,7 +416,9 @@ fn load_cuda(library: libloading::os::unix::Library) -> Result<Driver, LoadError
     }
     let driver = Driver::new(table, true, LIBRARY.to_owned(), false);
     // The version may be asked before cuInit, and explains more than the code that cuInit of an old driver gives.
-    driver.read_version().map_err(|error| broken(&error))?;
+    driver
+        .read_version()
+        .map_err(|error| broken(&driver, &error))?;
     if driver.version() < OLDEST_DRIVER {
         return Err(too_old(format!(
             "it is a driver for CUDA {}.{}, and 12.2 or newer is needed; update the NVIDIA driver to 535 or newer",
@@ -418,11 +426,14 @@ fn load_cuda(library: libloading::os::unix::Library) -> Result<Driver, LoadError
             driver.version() % 1000 / 10
         )));
     }
-    driver.init().map_err(|error| broken(&error))?;
+    driver.init().map_err(|error| broken(&driver, &error))?;
     match driver.device_count() {
         Ok(count) if count > 0 => Ok(driver),
-        Ok(_) => Err(broken(&DriverError::new("cuInit", CUDA_ERROR_NO_DEVICE))),
-        Err(error) => Err(broken(&error)),
+        Ok(_) => Err(broken(
+            &driver,
+            &DriverError::new("cuDeviceGetCount", CUDA_ERROR_NO_DEVICE),
+        )),
+        Err(error) => Err(broken(&driver, &error)),
     }
 }
 
@@ -445,9 +456,11 @@ const NEEDED: &[&str] = &[
 ];
 
 /// Names the cause behind a code of `cuInit` or `cuDeviceGetCount`.
-fn broken(error: &DriverError) -> LoadError {
+fn broken(driver: &Driver, error: &DriverError) -> LoadError {
     let code = error.code;
-    let said = format!("{} gave {} (code {code})", error.call, code_name(code));
+    // A code that is newer than our table: this driver is not the process's yet, so that it is asked here.
+    let name = driver.error_name(code).unwrap_or_else(|| code_name(code));
+    let said = format!("{} gave {name} (code {code})", error.call);
     let denied = denied_device_file();
     let (cause, message) = match code {
         CUDA_ERROR_NO_DEVICE | CUDA_ERROR_INVALID_DEVICE => match (visible_devices(), denied) {

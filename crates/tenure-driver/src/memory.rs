@@ -373,11 +373,12 @@ impl DriverPool {
         unsafe { driver.mem_free_async(address, stream) }
     }
 
-    /// Reads an attribute (`CU_MEMPOOL_ATTR_*`; sizes in bytes).
+    /// Reads an attribute (`CU_MEMPOOL_ATTR_*` of [`crate::sys`]; sizes in bytes).
     ///
     /// # Errors
-    /// What the driver says.
+    /// Code 1 for an attribute that this library does not know; what the driver says.
     pub fn attribute(&self, attribute: CUmemPool_attribute) -> Result<u64> {
+        known_attribute("cuMemPoolGetAttribute", attribute)?;
         // SAFETY: this value's pool exists.
         unsafe { self.device.driver().pool_attribute(self.raw, attribute) }
     }
@@ -387,6 +388,7 @@ impl DriverPool {
     /// # Errors
     /// What the driver says.
     pub fn set_attribute(&self, attribute: CUmemPool_attribute, value: u64) -> Result<()> {
+        known_attribute("cuMemPoolSetAttribute", attribute)?;
         // SAFETY: this value's pool exists.
         unsafe {
             self.device
@@ -434,6 +436,17 @@ impl DriverPool {
     pub fn export_fd(&self) -> Result<c_int> {
         // SAFETY: this value's pool exists.
         unsafe { self.device.driver().pool_export_fd(self.raw) }
+    }
+}
+
+/// Refuses what may be larger than the eight bytes that all known attributes fit in.
+fn known_attribute(call: &'static str, attribute: CUmemPool_attribute) -> Result<()> {
+    if (CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES..=CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        .contains(&attribute)
+    {
+        Ok(())
+    } else {
+        Err(DriverError::new(call, CUDA_ERROR_INVALID_VALUE))
     }
 }
 

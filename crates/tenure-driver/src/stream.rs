@@ -144,9 +144,13 @@ impl Stream {
         })
     }
 
-    /// The handle. It is alive as long as this value is: give copies of it only to what ends before.
+    /// The handle, to name the stream in calls.
+    ///
+    /// # Safety
+    ///
+    /// No copy of it is given to a driver call once this value is dropped (the promise of [`RawStream::from_raw`]).
     #[must_use]
-    pub fn raw(&self) -> RawStream {
+    pub unsafe fn raw(&self) -> RawStream {
         self.raw
     }
 

@@ -1,5 +1,7 @@
 //! The owning types, on the simulated device; on whatever `TENURE_DEVICE` names where it is set (a GPU, say).
 
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -21,6 +23,11 @@ fn device() -> &'static Device {
     driver().device(0).unwrap()
 }
 
+fn raw(stream: &Stream) -> RawStream {
+    // SAFETY: no test uses the handle after the stream.
+    unsafe { stream.raw() }
+}
+
 fn wait(stream: RawStream) {
     let _relaxed = RelaxedCapture::enter(driver()).unwrap();
     driver().stream_synchronize(stream).unwrap();
@@ -34,10 +41,10 @@ fn through(address: CUdeviceptr, from: CUdeviceptr, bytes: &[u8]) -> Vec<u8> {
     // SAFETY: the callers own device memory of that length at both addresses; the vectors live until the wait.
     unsafe {
         driver()
-            .copy_from_host_async(address, bytes.as_ptr().cast(), bytes.len(), stream.raw())
+            .copy_from_host_async(address, bytes.as_ptr().cast(), bytes.len(), raw(&stream))
             .unwrap();
         driver()
-            .copy_to_host_async(back.as_mut_ptr().cast(), from, back.len(), stream.raw())
+            .copy_to_host_async(back.as_mut_ptr().cast(), from, back.len(), raw(&stream))
             .unwrap();
     }
     stream.synchronize().unwrap();
@@ -112,19 +119,19 @@ fn streams_know_their_device_and_state() {
         let device = driver().device(ordinal).unwrap();
         let stream = Stream::new(device, true).unwrap();
         let blocking = Stream::new(device, false).unwrap();
-        assert_eq!(driver().device_of(stream.raw()).unwrap(), ordinal);
+        assert_eq!(driver().device_of(raw(&stream)).unwrap(), ordinal);
         assert_eq!(
-            driver().stream_capture_status(stream.raw()).unwrap(),
+            driver().stream_capture_status(raw(&stream)).unwrap(),
             CaptureStatus::None
         );
-        assert!(driver().stream_is_non_blocking(stream.raw()).unwrap());
-        assert!(!driver().stream_is_non_blocking(blocking.raw()).unwrap());
+        assert!(driver().stream_is_non_blocking(raw(&stream)).unwrap());
+        assert!(!driver().stream_is_non_blocking(raw(&blocking)).unwrap());
         assert_ne!(
-            driver().stream_id(stream.raw()).unwrap(),
-            driver().stream_id(blocking.raw()).unwrap()
+            driver().stream_id(raw(&stream)).unwrap(),
+            driver().stream_id(raw(&blocking)).unwrap()
         );
-        assert!(driver().stream_query(stream.raw()).unwrap());
-        assert!(!stream.raw().is_special());
+        assert!(driver().stream_query(raw(&stream)).unwrap());
+        assert!(!raw(&stream).is_special());
         let handed_over = driver().stream_create_on(ordinal, true).unwrap();
         assert_eq!(driver().device_of(handed_over).unwrap(), ordinal);
         // SAFETY: made just above, not used again.
@@ -162,8 +169,8 @@ fn events_mark_work() {
     );
     let event = Event::new(device()).unwrap();
     assert!(event.query().unwrap(), "nothing was marked");
-    busy(a.raw(), &DONE);
-    event.record(a.raw()).unwrap();
+    busy(raw(&a), &DONE);
+    event.record(raw(&a)).unwrap();
     b.wait_event(&event).unwrap();
     b.synchronize().unwrap();
     assert_eq!(DONE.load(Ordering::SeqCst), 1, "b waited for a");
@@ -173,9 +180,9 @@ fn events_mark_work() {
         Event::with_timing(device()).unwrap(),
         Event::with_timing(device()).unwrap(),
     );
-    start.record(a.raw()).unwrap();
-    busy(a.raw(), &DONE);
-    end.record(a.raw()).unwrap();
+    start.record(raw(&a)).unwrap();
+    busy(raw(&a), &DONE);
+    end.record(raw(&a)).unwrap();
     end.synchronize().unwrap();
     assert!(start.elapsed_ms(&end).unwrap() >= 0.0);
 }
@@ -191,16 +198,16 @@ fn plain_memory_and_copies() {
     // SAFETY: both blocks are ours and of that length.
     unsafe {
         driver()
-            .fill_async(b, 0xAB, bytes.len(), stream.raw())
+            .fill_async(b, 0xAB, bytes.len(), raw(&stream))
             .unwrap();
         driver()
-            .copy_on_device_async(b, a, 50_000, stream.raw())
+            .copy_on_device_async(b, a, 50_000, raw(&stream))
             .unwrap();
     }
     stream.synchronize().unwrap();
     let mut back = vec![0u8; bytes.len()];
     // SAFETY: as above.
-    unsafe { driver().copy_to_host_async(back.as_mut_ptr().cast(), b, back.len(), stream.raw()) }
+    unsafe { driver().copy_to_host_async(back.as_mut_ptr().cast(), b, back.len(), raw(&stream)) }
         .unwrap();
     stream.synchronize().unwrap();
     assert_eq!(back[..50_000], bytes[..50_000]);
@@ -257,10 +264,10 @@ fn host_and_managed_memory() {
     // SAFETY: all three are of that length and live until the wait.
     unsafe {
         driver()
-            .copy_async(block, address.addr() as u64, 8192, stream.raw())
+            .copy_async(block, address.addr() as u64, 8192, raw(&stream))
             .unwrap();
         driver()
-            .copy_to_host_async(back.as_mut_ptr().cast(), block, 8192, stream.raw())
+            .copy_to_host_async(back.as_mut_ptr().cast(), block, 8192, raw(&stream))
             .unwrap();
     }
     stream.synchronize().unwrap();
@@ -366,14 +373,14 @@ fn pools_allocate_in_order() {
         u64::MAX
     );
     let stream = Stream::new(device(), true).unwrap();
-    let block = pool.alloc(1 << 20, stream.raw()).unwrap();
+    let block = pool.alloc(1 << 20, raw(&stream)).unwrap();
     assert!(pool.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap() >= 1 << 20);
     // SAFETY: the last use in the order of the stream.
     unsafe {
         driver()
-            .fill_async(block, 1, 1 << 20, stream.raw())
+            .fill_async(block, 1, 1 << 20, raw(&stream))
             .unwrap();
-        pool.free(block, stream.raw()).unwrap();
+        pool.free(block, raw(&stream)).unwrap();
     }
     stream.synchronize().unwrap();
     assert_eq!(pool.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap(), 0);
@@ -388,11 +395,17 @@ fn pools_allocate_in_order() {
             .unwrap(),
         0
     );
+    for unknown in [0, 9, u32::MAX] {
+        assert_eq!(
+            pool.attribute(unknown).unwrap_err().code,
+            CUDA_ERROR_INVALID_VALUE
+        );
+    }
     assert!(pool.is_owned());
     let default = DriverPool::default_of(device()).unwrap();
     assert!(!default.is_owned() && default.as_raw() != pool.as_raw());
     assert!(
-        pool.alloc(1 << 50, stream.raw())
+        pool.alloc(1 << 50, raw(&stream))
             .unwrap_err()
             .is_out_of_memory()
     );
@@ -428,16 +441,16 @@ fn the_device_proof_waits_and_leaves_captures_alone() {
     let capturing = Stream::new(device, true).unwrap();
     // Of this thread, whose every call counts; a global one would also see the other tests.
     driver()
-        .stream_begin_capture(capturing.raw(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        .stream_begin_capture(raw(&capturing), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         .unwrap();
     assert_eq!(
-        driver().stream_capture_status(capturing.raw()).unwrap(),
+        driver().stream_capture_status(raw(&capturing)).unwrap(),
         CaptureStatus::Active
     );
     let stream = Stream::new(device, true).unwrap();
     {
         let _relaxed = RelaxedCapture::enter(driver()).unwrap();
-        busy(stream.raw(), &DONE);
+        busy(raw(&stream), &DONE);
     }
     device.wait_for_all_work().unwrap();
     assert_eq!(DONE.load(Ordering::SeqCst), 1);
@@ -446,11 +459,11 @@ fn the_device_proof_waits_and_leaves_captures_alone() {
     device.memory_info().unwrap();
     // SAFETY: never used.
     unsafe { device.free(block) }.unwrap();
-    wait(stream.raw());
+    wait(raw(&stream));
     let info = capturing.capture_info().unwrap();
     assert_eq!(info.status, CaptureStatus::Active, "the capture goes on");
     assert!(info.id != 0 && !info.graph.is_null());
-    let graph = driver().stream_end_capture(capturing.raw()).unwrap();
+    let graph = driver().stream_end_capture(raw(&capturing)).unwrap();
     assert!(!graph.is_null());
     assert!(capturing.capture_info().unwrap().graph.is_null());
     // SAFETY: from the end of the capture, not used again.
@@ -466,16 +479,16 @@ fn a_graph_tells_when_it_is_gone() {
     }
     let stream = Stream::new(device(), true).unwrap();
     driver()
-        .stream_begin_capture(stream.raw(), CU_STREAM_CAPTURE_MODE_RELAXED)
+        .stream_begin_capture(raw(&stream), CU_STREAM_CAPTURE_MODE_RELAXED)
         .unwrap();
     let graph = stream.capture_info().unwrap().graph;
     // SAFETY: the graph is being captured; the function may be called at any time.
     unsafe { driver().graph_on_destroy(graph, gone, (&raw const GONE).cast_mut().cast()) }.unwrap();
-    let graph = driver().stream_end_capture(stream.raw()).unwrap();
+    let graph = driver().stream_end_capture(raw(&stream)).unwrap();
     // SAFETY: the graph exists; the executable and the graph are used in order and destroyed once.
     unsafe {
         let exec = driver().graph_instantiate(graph, 0).unwrap();
-        driver().graph_launch(exec, stream.raw()).unwrap();
+        driver().graph_launch(exec, raw(&stream)).unwrap();
         stream.synchronize().unwrap();
         driver().graph_destroy(graph).unwrap();
         assert_eq!(GONE.load(Ordering::SeqCst), 0, "the executable is left");

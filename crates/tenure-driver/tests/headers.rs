@@ -3,6 +3,8 @@
 //! Needs `cuda.h`: `ci/check-cuda-headers` fetches three versions of it and names their directories in
 //! `TENURE_CUDA_HEADERS` (separated by colons). Without them the test says so and passes.
 
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;

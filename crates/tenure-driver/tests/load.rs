@@ -3,6 +3,8 @@
 //! The driver is loaded once per process, so that each scene runs in a process of its own: this test program again, with
 //! the one test [`scene`], an environment, and a made-up `libcuda.so.1` in front of the loader's path.
 
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,6 +20,12 @@ fn scene() {
     match scene.as_str() {
         "hooks" => {
             load::on_init(|| println!("hook before"));
+        }
+        "fail, then fork" => {
+            assert!(Driver::get().is_err());
+            let code =
+                in_child(|| i32::from(!matches!(Driver::get(), Err(LoadError::NoLibrary { .. }))));
+            println!("child: {code}");
         }
         "fork first" => {
             // Nothing was used yet: the child is a process like any other.

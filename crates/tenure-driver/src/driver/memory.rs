@@ -1,6 +1,7 @@
 //! Memory: plain, managed, host; copies and sets; questions about addresses; memory of other processes.
 
 use super::{Driver, Result, call};
+use crate::error::DriverError;
 use crate::stream::RawStream;
 use crate::sys::*;
 
@@ -398,18 +399,27 @@ impl Driver {
         }))
     }
 
-    /// One attribute of an address, as an integer of up to eight bytes (`CU_POINTER_ATTRIBUTE_*`).
+    /// One attribute of an address, as an integer of up to eight bytes (`CU_POINTER_ATTRIBUTE_*` of [`crate::sys`]).
     ///
     /// # Errors
-    /// Code 1 for an address that the driver does not know.
+    /// Code 1 for an address that the driver does not know, and for an attribute that this library does not know.
     pub fn pointer_attribute(
         &self,
         attribute: CUpointer_attribute,
         address: CUdeviceptr,
     ) -> Result<u64> {
-        // Larger than the one attribute that is (the two 8-byte tokens of peer-to-peer kernels).
+        if !(CU_POINTER_ATTRIBUTE_CONTEXT..=CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)
+            .contains(&attribute)
+        {
+            // It might be larger than the place below.
+            return Err(DriverError::new(
+                "cuPointerGetAttribute",
+                CUDA_ERROR_INVALID_VALUE,
+            ));
+        }
+        // Twice eight bytes: one of them, the tokens of peer-to-peer kernels, is as large.
         let mut value = [0u64; 2];
-        // SAFETY: no attribute is larger than 16 bytes; the driver checks the address.
+        // SAFETY: none of these attributes is larger than 16 bytes; the driver checks the address.
         unsafe {
             call!(
                 self,

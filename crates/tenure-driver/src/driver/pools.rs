@@ -83,7 +83,7 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// The pool exists.
+    /// The pool exists, and the attribute is one of [`crate::sys`] (none of those is larger than eight bytes).
     ///
     /// # Errors
     /// What the driver says.
@@ -108,7 +108,7 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// The pool exists.
+    /// The pool exists, and the attribute is one of [`crate::sys`] (none of those is larger than eight bytes).
     ///
     /// # Errors
     /// What the driver says.
