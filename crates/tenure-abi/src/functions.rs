@@ -53,8 +53,8 @@ functions! {
     /// Closes what `_try_` functions left to close (`TENURE_OK_COLLECT`). May wait, and may call the driver and user code.
     fn collect() -> tenure_status;
 
-    /// Tells the engine that the interpreter which owns payloads, callbacks and owners of this kind is going: their release functions are not called
-    /// from now on, and callbacks answer `TENURE_ERROR_EXITING`.
+    /// Tells the engine that the interpreter is going: resources whose properties have `TENURE_INTERPRETED` answer `TENURE_ERROR_EXITING` from now on,
+    /// and neither their functions nor their `drop` are called again.
     fn interpreter_exit() -> tenure_status;
 
     /// What is here, as JSON: version, ABI, device layer, driver version, devices and capabilities, or why there is none.

@@ -156,6 +156,9 @@ pub const TENURE_STREAM_ORDERED: u32 = 8;
 /// It can be given to another process.
 pub const TENURE_EXPORTABLE: u32 = 16;
 
+/// For `tenure_resource_vtable` only: the functions enter an interpreter; see `tenure_interpreter_exit`.
+pub const TENURE_INTERPRETED: u32 = 1 << 16;
+
 /// A resource made of user functions. It is copied at creation; `context` belongs to the resource from then on.
 ///
 /// The functions are called without any lock of tenure's held, on any thread, and may allocate through other resources. A function that fails calls

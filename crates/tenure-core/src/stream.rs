@@ -12,7 +12,7 @@
 use tenure_driver::RawStream;
 
 use crate::error::{Payload, Result};
-use crate::sync::Arc;
+use crate::sync::{Arc, OnceCell};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Who ends the driver's stream.
@@ -33,6 +33,8 @@ pub struct StreamObject {
     device: i32,
     id: u64,
     keeper: Keeper,
+    /// The face's own handle of this stream, and who is told when the stream ends.
+    seat: OnceCell<(u64, fn(u64))>,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -43,18 +45,32 @@ impl StreamObject {
     /// # Errors
     /// What the driver says.
     pub fn create(device: i32, non_blocking: bool) -> Result<Arc<Self>> {
-        let raw = crate::device::driver()?.stream_create_on(device, non_blocking)?;
-        Ok(Arc::new(Self { raw, device, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), keeper: Keeper::Own }))
+        let raw = crate::device::driver()?.stream_create_on(crate::device::check(device)?, non_blocking)?;
+        Ok(Self::new(raw, device, Keeper::Own))
+    }
+
+    fn new(raw: RawStream, device: i32, keeper: Keeper) -> Arc<Self> {
+        Arc::new(Self { raw, device, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), keeper, seat: OnceCell::new() })
+    }
+
+    /// Gives the stream the face's own handle, once; `ended(handle)` is called when the stream ends.
+    pub fn seat(&self, handle: u64, ended: fn(u64)) {
+        let _ = self.seat.set((handle, ended));
+    }
+
+    /// The face's own handle; 0 when it has none.
+    pub fn handle(&self) -> u64 {
+        self.seat.get().map_or(0, |(handle, _)| *handle)
     }
 
     /// Takes note of a foreign stream that `owner` keeps alive; `owner` is dropped when nothing names the stream.
     pub fn foreign(raw: RawStream, device: i32, owner: Option<Payload>) -> Arc<Self> {
-        Arc::new(Self { raw, device, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), keeper: Keeper::Foreign(owner) })
+        Self::new(raw, device, Keeper::Foreign(owner))
     }
 
     /// Takes note of a foreign stream that is never destroyed while the process lives.
     pub fn immortal(raw: RawStream, device: i32) -> Arc<Self> {
-        Arc::new(Self { raw, device, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), keeper: Keeper::Immortal })
+        Self::new(raw, device, Keeper::Immortal)
     }
 
     /// The driver's value.
@@ -80,7 +96,14 @@ impl StreamObject {
 
 impl Drop for StreamObject {
     fn drop(&mut self) {
+        if let Some((handle, ended)) = self.seat.get() {
+            ended(*handle);
+        }
         if tenure_driver::process::unusable() {
+            // Exit and fork: no driver call, and nothing of another language is entered.
+            if let Keeper::Foreign(owner) = &mut self.keeper {
+                std::mem::forget(owner.take());
+            }
             return;
         }
         // The last call that can carry this stream: pools that hold blocks freed on it record their proof now.
@@ -89,7 +112,8 @@ impl Drop for StreamObject {
             && let Ok(driver) = crate::device::driver()
         {
             // A failure here (a device fault, say) leaves a stream to the driver's own clean-up; nothing can be done.
-            let _ = driver.stream_destroy(self.raw);
+            // SAFETY: tenure made the stream, this object is its only owner, and nothing names it any more.
+            let _ = unsafe { driver.stream_destroy(self.raw) };
         }
     }
 }
@@ -170,6 +194,11 @@ impl StreamHold {
     /// As an argument of a call whose caller has just named the stream.
     pub fn as_carried(&self) -> StreamRef<'_> {
         StreamRef { raw: self.raw, object: self.object.as_deref(), stored: false }
+    }
+
+    /// True when both name one stream.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.raw == other.raw && self.object.as_ref().map(|o| o.id()) == other.object.as_ref().map(|o| o.id())
     }
 
     /// The driver's value.

@@ -37,6 +37,11 @@ pub const MAX_DEPTH: u32 = 32;
 
 /// The functions of a user's resource. They may be called from any thread, several at a time.
 pub trait Callbacks: Send + Sync + 'static {
+    /// A short name for reports, such as `"my_arena"`.
+    fn kind(&self) -> &str {
+        "callback"
+    }
+
     /// Returns `bytes` bytes aligned to `align` that may be used in the order of `stream`.
     ///
     /// # Errors
@@ -227,8 +232,8 @@ impl CallbackResource {
 }
 
 impl MemoryResource for CallbackResource {
-    fn kind(&self) -> &'static str {
-        "callback"
+    fn kind(&self) -> &str {
+        self.callbacks.kind()
     }
 
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

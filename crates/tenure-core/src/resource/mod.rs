@@ -15,7 +15,7 @@ pub mod handle;
 pub mod leaf;
 pub mod registry;
 
-pub use handle::{Light, Resource};
+pub use handle::{Light, Named, Resource};
 
 /// The alignment that an allocation has when none is asked for, in bytes.
 pub const DEFAULT_ALIGNMENT: usize = 256;
@@ -128,7 +128,7 @@ pub struct Info {
 ///   request on to the layer that does.
 pub trait MemoryResource: Send + Sync + 'static {
     /// A short name in the field's words: `"pool"`, `"cuda"`, `"statistics"`.
-    fn kind(&self) -> &'static str;
+    fn kind(&self) -> &str;
 
     /// Allocates `request.bytes` bytes, usable in the order of `stream`.
     ///
@@ -179,6 +179,11 @@ pub trait MemoryResource: Send + Sync + 'static {
 
     /// What the memory can do.
     fn properties(&self) -> Properties;
+
+    /// True when a free must name a stream that is alive: such a resource serves no buffer whose stream is a raw value.
+    fn needs_live_stream(&self) -> bool {
+        self.upstream().is_some_and(|upstream| upstream.body().needs_live_stream())
+    }
 
     /// The live block of this resource that contains `ptr`; the smallest, where blocks of an upstream contain others.
     fn find(&self, ptr: u64) -> Option<Block>;

@@ -1,0 +1,224 @@
+//! Buffers.
+
+use std::ffi::c_void;
+
+use tenure_abi::*;
+use tenure_core::buffer::{Buffer, Foreign};
+use tenure_core::error::{Error, Result};
+use tenure_core::stream::{StreamHold, StreamRef};
+
+use crate::guard::{exports, try_exports};
+use crate::handles::{
+    BUFFERS, View, address, anchor_out, buffer_out, fill, owner, pointer, properties_of, resolved, stream, stream_retain,
+    view, writable, write,
+};
+use crate::library::Context;
+
+/// Works on a buffer.
+fn with<R>(buffer: tenure_buffer, f: impl FnOnce(&mut Buffer) -> Result<R>) -> Result<R> {
+    BUFFERS.with(buffer, view, f)?
+}
+
+fn stream_value(seen: &View) -> tenure_stream {
+    tenure_stream { raw: seen.raw as *mut c_void, object: seen.object }
+}
+
+/// The home stream as a reference of its own, for whoever takes the block out of its buffer.
+fn stream_reference(hold: &StreamHold) -> Result<tenure_stream> {
+    let handle = hold.held().map_or(0, |object| object.handle());
+    if handle != 0 {
+        stream_retain(handle)?;
+    }
+    Ok(tenure_stream { raw: hold.value().as_raw(), object: handle })
+}
+
+exports! {
+    fn tenure_buffer_create(
+        bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
+    ) {
+        writable(out)?;
+        let home = stream(given)?;
+        let resource = resolved(resource, home.as_carried())?;
+        write(out, buffer_out(Buffer::create(bytes, alignment, home, resource)?)?)?;
+    }
+
+    fn tenure_buffer_adopt(
+        ptr: *mut c_void, bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource,
+        out: *mut tenure_buffer,
+    ) {
+        writable(out)?;
+        let home = stream(given)?;
+        let resource = crate::handles::named(resource)?.light();
+        write(out, buffer_out(Buffer::adopt(address(ptr), bytes, alignment, home, resource)?)?)?;
+    }
+
+    fn tenure_buffer_adopt_foreign(
+        ptr: *mut c_void, bytes: usize, device: i32, given: tenure_stream, free_fn: tenure_free_fn, kept: tenure_owner,
+        out: *mut tenure_buffer,
+    ) {
+        writable(out)?;
+        let home = stream(given)?;
+        if device != -1 {
+            tenure_core::device::check(device)?;
+        }
+        let bits = if device == -1 { TENURE_HOST_ACCESSIBLE } else { TENURE_DEVICE_ACCESSIBLE };
+        let context = Context(kept.context, None);
+        let foreign = Foreign {
+            free: free_fn.map(|free| -> tenure_core::buffer::ForeignFree {
+                Box::new(move |ptr, bytes, stream: StreamRef<'_>| {
+                    let context = &context;
+                    let stream = tenure_stream {
+                        raw: stream.raw.as_raw(),
+                        object: stream.object.map_or(0, |object| object.handle()),
+                    };
+                    // SAFETY: by the contract of the C ABI; the owner keeps the context alive.
+                    unsafe { free(context.0, pointer(ptr), bytes, stream) }
+                })
+            }),
+            owner: owner(kept),
+        };
+        let buffer = Buffer::adopt_foreign(address(ptr), bytes, device, home, properties_of(bits), foreign);
+        write(out, buffer_out(buffer?)?)?;
+    }
+
+    fn tenure_buffer_destroy(buffer: tenure_buffer) {
+        // A wrong free ends the buffer all the same: the block stays with its resource, which still counts it.
+        let mut wrong = None;
+        let gone = BUFFERS.remove(buffer, view, |buffer| match buffer.close(None) {
+            Err(error @ (Error::Misuse(_) | Error::BadHandle(_))) => {
+                buffer.abandon();
+                wrong = Some(error);
+                Ok(())
+            }
+            other => other,
+        })?;
+        drop(gone);
+        if let Some(error) = wrong {
+            return Err(error);
+        }
+    }
+
+    fn tenure_buffer_close(buffer: tenure_buffer, given: *const tenure_stream) {
+        let home = if given.is_null() {
+            None
+        } else {
+            // SAFETY: not null, and by the contract a stream of the caller.
+            Some(stream(unsafe { given.read() })?)
+        };
+        with(buffer, |buffer| buffer.close(home))?;
+    }
+
+    fn tenure_buffer_detach(buffer: tenure_buffer, out: *mut tenure_detached) {
+        writable(out)?;
+        let detached = with(buffer, |buffer| {
+            // Before anything leaves the buffer.
+            let home = stream_reference(buffer.home())?;
+            let detached = buffer.detach().inspect_err(|_| {
+                if home.object != 0 {
+                    let _ = crate::handles::stream_release(home.object);
+                }
+            })?;
+            Ok(tenure_detached {
+                size: size_of::<tenure_detached>(),
+                ptr: pointer(detached.ptr),
+                bytes: detached.bytes,
+                capacity: detached.capacity,
+                alignment: detached.align,
+                resource: anchor_out(detached.resource),
+                stream: home,
+            })
+        })?;
+        // SAFETY: by the contract of the C ABI.
+        unsafe { fill(out, detached) }?;
+    }
+
+    fn tenure_buffer_view(buffer: tenure_buffer, out: *mut tenure_buffer_view) {
+        writable(out)?;
+        let seen = BUFFERS.view(buffer)?;
+        let answer = tenure_buffer_view {
+            size: size_of::<tenure_buffer_view>(),
+            ptr: pointer(seen.ptr),
+            bytes: seen.bytes,
+            capacity: seen.capacity,
+            alignment: seen.align,
+            resource_id: seen.resource,
+            stream: stream_value(&seen),
+            device: seen.device,
+            properties: seen.properties,
+        };
+        // SAFETY: by the contract of the C ABI.
+        unsafe { fill(out, answer) }?;
+    }
+
+    fn tenure_buffer_resource(buffer: tenure_buffer, out: *mut tenure_resource) {
+        writable(out)?;
+        let seen = BUFFERS.view(buffer)?;
+        let anchor = if seen.resource == 0 {
+            TENURE_RESOURCE_NULL
+        } else {
+            // The buffer's own light keeps the resource while this runs.
+            anchor_out(crate::handles::named(seen.resource)?.anchor())
+        };
+        write(out, anchor)?;
+    }
+
+    fn tenure_buffer_resize(buffer: tenure_buffer, bytes: usize, given: tenure_stream) {
+        let home = stream(given)?;
+        with(buffer, |buffer| buffer.resize(bytes, home))?;
+    }
+
+    fn tenure_buffer_reserve(buffer: tenure_buffer, bytes: usize, given: tenure_stream) {
+        let home = stream(given)?;
+        with(buffer, |buffer| buffer.reserve(bytes, home))?;
+    }
+
+    fn tenure_buffer_shrink_to_fit(buffer: tenure_buffer, given: tenure_stream) {
+        let home = stream(given)?;
+        with(buffer, |buffer| buffer.shrink_to_fit(home))?;
+    }
+
+    fn tenure_buffer_copy(
+        buffer: tenure_buffer, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
+    ) {
+        writable(out)?;
+        let home = stream(given)?;
+        let resource = resolved(resource, home.as_carried())?;
+        let copy = with(buffer, |buffer| buffer.copy(home, resource))?;
+        write(out, buffer_out(copy)?)?;
+    }
+
+    fn tenure_buffer_set_stream(buffer: tenure_buffer, given: tenure_stream) {
+        let home = stream(given)?;
+        with(buffer, |buffer| {
+            buffer.set_stream(home);
+            Ok(())
+        })?;
+    }
+
+    fn tenure_buffer_record_stream(buffer: tenure_buffer, given: tenure_stream) {
+        let used = stream(given)?;
+        with(buffer, |buffer| {
+            buffer.record_stream(used);
+            Ok(())
+        })?;
+    }
+}
+
+try_exports! {
+    fn tenure_buffer_try_create(
+        bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
+    ) {
+        writable(out)?;
+        let home = stream(given)?;
+        if resource == TENURE_RESOURCE_CURRENT && (home.held().is_none() && !home.value().is_special()) {
+            // Whose device that is, only the driver can say.
+            return Err(Error::WouldBlock);
+        }
+        let resource = resolved(resource, home.as_carried())?;
+        write(out, buffer_out(Buffer::try_create(bytes, alignment, home, resource)?)?)?;
+    }
+
+    fn tenure_buffer_try_destroy(buffer: tenure_buffer) {
+        BUFFERS.remove(buffer, view, Buffer::try_close)?;
+    }
+}

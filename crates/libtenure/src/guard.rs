@@ -1,0 +1,242 @@
+//! What stands at each door: no panic unwinds through the border, each failure becomes a status, and the detail of the last
+//! one is kept per thread.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tenure_abi::*;
+use tenure_core::error::{Error, MisuseKind, Payload, Result};
+use tenure_core::resource::registry;
+
+use crate::instance;
+
+/// The last error of a thread, and its texts once they were asked for.
+#[derive(Default)]
+struct Last {
+    error: Option<Error>,
+    message: CString,
+    name: CString,
+    call: CString,
+    resource: CString,
+}
+
+thread_local! {
+    static LAST: RefCell<Last> = RefCell::new(Last::default());
+}
+
+/// Runs the body of an exported function.
+pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> tenure_status {
+    match catch_unwind(AssertUnwindSafe(|| instance::check().and_then(|()| body()))) {
+        Ok(Ok(())) => TENURE_OK,
+        Ok(Err(error)) => set(error),
+        Err(panic) => set(Error::Internal(text_of(&*panic))),
+    }
+}
+
+/// Runs the body of a `_try_` function: resources whose last reference goes are left for `collect`.
+pub(crate) fn guard_try(body: impl FnOnce() -> Result<()>) -> tenure_status {
+    let status = registry::without_waiting(|| guard(body));
+    if status == TENURE_OK && registry::has_deferred() { TENURE_OK_COLLECT } else { status }
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a text".to_owned())
+}
+
+/// The status of an error.
+pub(crate) fn status_of(error: &Error) -> tenure_status {
+    match error {
+        Error::OutOfMemory(_) => TENURE_ERROR_OUT_OF_MEMORY,
+        Error::Misuse(_) => TENURE_ERROR_OWNERSHIP,
+        Error::Device(e) if e.is_out_of_memory() => TENURE_ERROR_OUT_OF_MEMORY,
+        Error::Device(e) if e.is_forked() => TENURE_ERROR_FORKED,
+        Error::Device(e) if e.is_exiting() => TENURE_ERROR_EXITING,
+        Error::Device(_) => TENURE_ERROR_CUDA,
+        Error::NoDevice(_) => TENURE_ERROR_NO_DEVICE,
+        Error::Invalid(_) => TENURE_ERROR_INVALID_ARGUMENT,
+        Error::Unsupported(_) => TENURE_ERROR_UNSUPPORTED,
+        Error::WouldBlock => TENURE_ERROR_WOULD_BLOCK,
+        Error::BadHandle(_) => TENURE_ERROR_BAD_HANDLE,
+        Error::Forked => TENURE_ERROR_FORKED,
+        Error::Exiting => TENURE_ERROR_EXITING,
+        Error::Callback(..) => TENURE_ERROR_CALLBACK,
+        Error::Internal(_) => TENURE_ERROR_INTERNAL,
+    }
+}
+
+/// Keeps an error as the thread's last one.
+pub(crate) fn set(error: Error) -> tenure_status {
+    let status = status_of(&error);
+    let old = LAST.try_with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.error.replace(error)));
+    // The old one may carry a payload whose release enters another language: no borrow is held here.
+    drop(old);
+    status
+}
+
+/// Takes the thread's last error.
+pub(crate) fn take() -> Option<Error> {
+    LAST.try_with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.error.take())).ok().flatten()
+}
+
+/// Calls `f` with the thread's last error, if there is one.
+pub(crate) fn with_last<R>(f: impl FnOnce(&Error) -> R) -> Option<R> {
+    let error = take()?;
+    let result = f(&error);
+    set(error);
+    Some(result)
+}
+
+/// An error that a callback told of by `tenure_error_set`.
+pub(crate) fn set_by_callback(status: tenure_status, message: String, payload: Option<Payload>) -> Result<()> {
+    let error = match status {
+        TENURE_ERROR_OUT_OF_MEMORY if payload.is_none() => {
+            Error::OutOfMemory(Box::new(tenure_core::error::OutOfMemory { resource: message, ..Default::default() }))
+        }
+        TENURE_OK => return Err(Error::invalid("status 0 is not an error")),
+        TENURE_ERROR_INVALID_ARGUMENT => Error::Invalid(message),
+        TENURE_ERROR_UNSUPPORTED => Error::Unsupported(message),
+        TENURE_ERROR_WOULD_BLOCK => Error::WouldBlock,
+        TENURE_ERROR_EXITING => Error::Exiting,
+        _ => Error::Callback(message, payload),
+    };
+    set(error);
+    Ok(())
+}
+
+/// Takes the payload of the last error, if it is of this kind.
+pub(crate) fn take_payload(kind: u32) -> Option<*mut c_void> {
+    let mut error = take()?;
+    let mut data = None;
+    if let Error::Callback(_, payload) = &mut error
+        && payload.as_ref().is_some_and(|p| p.kind == kind)
+        && let Some(mut taken) = payload.take()
+    {
+        data = Some(taken.data);
+        taken.release = None;
+    }
+    set(error);
+    data
+}
+
+fn c_string(text: impl Into<Vec<u8>>) -> CString {
+    let mut bytes = text.into();
+    bytes.retain(|b| *b != 0);
+    CString::new(bytes).unwrap_or_default()
+}
+
+/// Fills the caller's structure from the thread's last error.
+pub(crate) fn describe(out: &mut tenure_error) {
+    let size = out.size;
+    let filled = LAST.try_with(|last| {
+        let Ok(mut last) = last.try_borrow_mut() else { return };
+        let Last { error, message, name, call, resource } = &mut *last;
+        let mut detail = empty(size);
+        if let Some(error) = error.as_ref() {
+            *message = c_string(error.to_string());
+            detail.status = status_of(error);
+            match error {
+                Error::OutOfMemory(oom) => {
+                    *resource = c_string(oom.resource.as_str());
+                    detail.requested = oom.requested;
+                    detail.live = oom.live;
+                    detail.reserved = oom.reserved;
+                    detail.limit = oom.limit;
+                    detail.largest_free = oom.largest_free;
+                    detail.driver_free = oom.driver_free;
+                    detail.driver_total = oom.driver_total;
+                    detail.resource = resource.as_ptr();
+                }
+                Error::Misuse(misuse) => {
+                    detail.ptr = misuse.ptr;
+                    detail.bytes = misuse.bytes;
+                    detail.asked = misuse.asked;
+                    detail.owner = misuse.owner;
+                    detail.owner_bytes = misuse.owner_bytes;
+                    detail.misuse_kind = match misuse.kind {
+                        MisuseKind::UnknownPointer => 1,
+                        MisuseKind::InteriorPointer => 2,
+                        MisuseKind::WrongResource => 3,
+                        MisuseKind::WrongSize => 4,
+                        MisuseKind::WrongAlignment => 5,
+                        MisuseKind::DoubleFree => 6,
+                    };
+                }
+                Error::Device(device) => {
+                    *name = c_string(device.name());
+                    *call = c_string(device.call);
+                    detail.cuda_code = device.code;
+                    detail.cuda_name = name.as_ptr();
+                    detail.cuda_call = call.as_ptr();
+                }
+                Error::Callback(_, Some(payload)) => detail.payload_kind = payload.kind,
+                _ => {}
+            }
+            detail.message = message.as_ptr();
+        }
+        *out = detail;
+    });
+    if filled.is_err() {
+        *out = empty(size);
+    }
+}
+
+fn empty(size: usize) -> tenure_error {
+    const NOTHING: *const c_char = c"".as_ptr();
+    tenure_error {
+        size,
+        status: TENURE_OK,
+        cuda_code: 0,
+        message: NOTHING,
+        cuda_name: NOTHING,
+        cuda_call: NOTHING,
+        requested: 0,
+        live: 0,
+        reserved: 0,
+        limit: 0,
+        largest_free: 0,
+        driver_free: 0,
+        driver_total: 0,
+        resource: NOTHING,
+        ptr: 0,
+        bytes: 0,
+        asked: 0,
+        owner: 0,
+        owner_bytes: 0,
+        payload_kind: 0,
+        misuse_kind: 0,
+    }
+}
+
+/// Exported functions of one file: each gets its guard.
+macro_rules! exports {
+    ($( $(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block )*) => {
+        $(
+            $(#[$meta])*
+            #[doc = concat!("`", stringify!($name), "` of the C ABI; its text is in `tenure-abi`.")]
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> tenure_abi::tenure_status {
+                $crate::guard::guard(|| { $body; #[allow(unreachable_code)] Ok(()) })
+            }
+        )*
+    };
+}
+
+/// As [`exports`], for functions that never wait.
+macro_rules! try_exports {
+    ($( fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block )*) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "` of the C ABI; its text is in `tenure-abi`.")]
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> tenure_abi::tenure_status {
+                $crate::guard::guard_try(|| { $body; Ok(()) })
+            }
+        )*
+    };
+}
+
+pub(crate) use {exports, try_exports};

@@ -1,0 +1,311 @@
+//! What the opaque values of the C ABI stand for.
+//!
+//! A resource reference is the id of the resource; bit 63 tells a light from an anchor, so that `tenure_resource_release`
+//! drops the right one. Streams and buffers live in slabs. The tags differ, so that a value of one kind is never taken for
+//! another.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use tenure_abi::*;
+use tenure_core::buffer::Buffer;
+use tenure_core::error::{Error, Payload, Result};
+use tenure_core::resource::{Light, Named, Properties, Resource};
+use tenure_core::stream::{StreamHold, StreamObject, StreamRef};
+use tenure_core::sync::{Arc, Weak};
+use tenure_driver::RawStream;
+
+use crate::slab::Slab;
+
+const LIGHT: u64 = 1 << 63;
+
+pub(crate) static BUFFERS: Slab<Buffer, View> = Slab::new(2, "buffer");
+pub(crate) static STREAMS: Slab<StreamSeat, ()> = Slab::new(3, "stream");
+
+/// The seat of a stream object. It stays until the object ends, which may be long after the clients' last reference: a
+/// buffer that names the stream can give its handle out again.
+pub(crate) struct StreamSeat {
+    /// Held for the clients, while they have references.
+    kept: Option<Arc<StreamObject>>,
+    weak: Weak<StreamObject>,
+    references: u64,
+}
+
+/// What may be asked of a buffer at any time, also while an operation works on it.
+#[derive(Clone, Copy)]
+pub(crate) struct View {
+    pub(crate) ptr: u64,
+    pub(crate) bytes: usize,
+    pub(crate) capacity: usize,
+    pub(crate) align: usize,
+    pub(crate) resource: u64,
+    pub(crate) raw: usize,
+    pub(crate) object: u64,
+    pub(crate) device: i32,
+    pub(crate) properties: u32,
+}
+
+// ------------------------------------------------------------------ resources
+
+/// The resource of a reference, for this call.
+pub(crate) fn named(resource: tenure_resource) -> Result<Named> {
+    if resource == TENURE_RESOURCE_CURRENT {
+        return Err(Error::BadHandle(
+            "TENURE_RESOURCE_CURRENT does not name a resource here: get one with tenure_current_get".into(),
+        ));
+    }
+    Named::borrowed(resource & !LIGHT).ok_or_else(|| {
+        Error::BadHandle(if resource == 0 {
+            "the resource is null: pass one, or TENURE_RESOURCE_CURRENT where the call takes the current one".into()
+        } else {
+            "this resource handle was released already or is not one of tenure's".into()
+        })
+    })
+}
+
+/// The resource of a call that allocates: resolved here, once (ownership.md, rule 5).
+pub(crate) fn resolved(resource: tenure_resource, stream: StreamRef<'_>) -> Result<Light> {
+    if resource == TENURE_RESOURCE_CURRENT {
+        return tenure_core::buffer::resolve(None, stream);
+    }
+    let named = named(resource)?;
+    tenure_core::buffer::resolve(Some(&named), stream)
+}
+
+/// The upstream of a new resource: an anchor for it.
+pub(crate) fn upstream(resource: tenure_resource) -> Result<Resource> {
+    if resource == TENURE_RESOURCE_CURRENT {
+        return Ok(tenure_core::current::get(-1)?.anchor());
+    }
+    Ok(named(resource)?.anchor())
+}
+
+pub(crate) fn anchor_out(resource: Resource) -> tenure_resource {
+    resource.into_raw()
+}
+
+pub(crate) fn light_out(light: Light) -> tenure_resource {
+    light.into_raw() | LIGHT
+}
+
+/// Gives a client's reference back.
+pub(crate) fn release(resource: tenure_resource) -> Result<()> {
+    let named = named(resource)?;
+    if resource & LIGHT == 0 {
+        return named.drop_anchor();
+    }
+    drop(Light::from_raw(named));
+    Ok(())
+}
+
+pub(crate) fn property_bits(p: Properties) -> u32 {
+    let mut bits = 0;
+    for (set, bit) in [
+        (p.device_accessible, TENURE_DEVICE_ACCESSIBLE),
+        (p.host_accessible, TENURE_HOST_ACCESSIBLE),
+        (p.managed, TENURE_MANAGED),
+        (p.stream_ordered, TENURE_STREAM_ORDERED),
+        (p.exportable, TENURE_EXPORTABLE),
+    ] {
+        if set {
+            bits |= bit;
+        }
+    }
+    bits
+}
+
+pub(crate) fn properties_of(bits: u32) -> Properties {
+    Properties {
+        device_accessible: bits & TENURE_DEVICE_ACCESSIBLE != 0,
+        host_accessible: bits & TENURE_HOST_ACCESSIBLE != 0,
+        managed: bits & TENURE_MANAGED != 0,
+        stream_ordered: bits & TENURE_STREAM_ORDERED != 0,
+        exportable: bits & TENURE_EXPORTABLE != 0,
+    }
+}
+
+// ------------------------------------------------------------------ streams
+
+/// The stream of a call, kept for its duration or longer.
+pub(crate) fn stream(stream: tenure_stream) -> Result<StreamHold> {
+    // SAFETY: the caller of the C ABI promises that a raw value is alive during the call; where it is kept for longer, it is
+    // marked as stored and no driver call names it.
+    let raw = unsafe { RawStream::from_raw(stream.raw) };
+    if stream.object == 0 {
+        return Ok(StreamHold::raw(raw));
+    }
+    let object = stream_object(stream.object)?;
+    if object.raw() != raw {
+        return Err(Error::invalid(
+            "the raw value and the object of the stream do not belong together: pass the structure as tenure made it",
+        ));
+    }
+    Ok(StreamHold::object(object))
+}
+
+fn gone() -> Error {
+    Error::BadHandle("this stream has ended: nothing holds it any more".into())
+}
+
+fn stream_object(handle: tenure_stream_object) -> Result<Arc<StreamObject>> {
+    STREAMS.peek(handle, |seat| seat.weak.upgrade())?.ok_or_else(gone)
+}
+
+/// Seats a stream object; the client holds one reference.
+pub(crate) fn stream_out(object: Arc<StreamObject>) -> Result<tenure_stream> {
+    let raw = object.raw().as_raw();
+    let seat = StreamSeat { weak: Arc::downgrade(&object), kept: Some(object.clone()), references: 1 };
+    let handle = STREAMS.insert(seat, ()).map_err(|(error, _)| error)?;
+    object.seat(handle, |handle| {
+        // Only the seat goes; what it kept has gone before, or this would not run.
+        let _ = STREAMS.remove(handle, |_| (), |_| Ok(()));
+    });
+    Ok(tenure_stream { raw, object: handle })
+}
+
+pub(crate) fn stream_retain(handle: tenure_stream_object) -> Result<()> {
+    let object = stream_object(handle)?;
+    STREAMS.peek(handle, |seat| {
+        seat.references += 1;
+        seat.kept = Some(object);
+    })
+}
+
+pub(crate) fn stream_release(handle: tenure_stream_object) -> Result<()> {
+    let ended = STREAMS.peek(handle, |seat| match seat.references {
+        0 => Err(Error::BadHandle("this stream was released already: each reference is released once".into())),
+        1 => {
+            seat.references = 0;
+            Ok(seat.kept.take())
+        }
+        _ => {
+            seat.references -= 1;
+            Ok(None)
+        }
+    })??;
+    // Outside the seat's lock: the object may end here.
+    drop(ended);
+    Ok(())
+}
+
+// ------------------------------------------------------------------ buffers
+
+pub(crate) fn view(buffer: &Buffer) -> View {
+    View {
+        ptr: buffer.ptr(),
+        bytes: buffer.bytes(),
+        capacity: buffer.capacity(),
+        align: buffer.align(),
+        resource: buffer.resource().map_or(0, Named::id),
+        raw: buffer.home().value().addr(),
+        object: buffer.home().held().map_or(0, |object| object.handle()),
+        device: buffer.device(),
+        properties: property_bits(buffer.properties()),
+    }
+}
+
+pub(crate) fn buffer_out(buffer: Buffer) -> Result<tenure_buffer> {
+    let seen = view(&buffer);
+    BUFFERS.insert(buffer, seen).map_err(|(error, buffer)| {
+        drop(buffer);
+        error
+    })
+}
+
+// ------------------------------------------------------------------ pointers of the caller
+
+/// Writes a result.
+pub(crate) fn write<T>(out: *mut T, value: T) -> Result<()> {
+    if out.is_null() {
+        return Err(Error::invalid("the out-pointer is null: pass the address of a variable for the result"));
+    }
+    // SAFETY: not null, and by the contract of the C ABI the address of a variable of this type.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+/// Checks an out-pointer before anything is done for it.
+pub(crate) fn writable<T>(out: *mut T) -> Result<()> {
+    if out.is_null() {
+        return Err(Error::invalid("the out-pointer is null: pass the address of a variable for the result"));
+    }
+    Ok(())
+}
+
+/// Fills a structure that starts with its size, as far as the caller knows it.
+///
+/// # Safety
+/// `out` is null or points to a `T` of the caller's version, whose first field holds its size in bytes.
+pub(crate) unsafe fn fill<T>(out: *mut T, mut value: T) -> Result<()> {
+    writable(out)?;
+    // SAFETY: every structure that is filled starts with a usize.
+    let known = unsafe { out.cast::<usize>().read() };
+    if known < size_of::<usize>() || known > 1 << 16 {
+        return Err(Error::invalid(format!("the size field of the structure is {known}: set it to sizeof of the structure")));
+    }
+    // SAFETY: the first field of `value` is the size; it stays the caller's.
+    unsafe { (&raw mut value).cast::<usize>().write(known) };
+    let bytes = known.min(size_of::<T>());
+    // SAFETY: both are at least `bytes` long.
+    unsafe { std::ptr::copy_nonoverlapping((&raw const value).cast::<u8>(), out.cast::<u8>(), bytes) };
+    Ok(())
+}
+
+/// Reads an options structure that starts with its size; what an older client does not know is zero. Null gives zeros.
+///
+/// # Safety
+/// `options` is null or points to a `T` of the caller's version, whose first field holds its size in bytes; all-zero bytes
+/// are a valid `T`.
+pub(crate) unsafe fn options<T: Copy + Default>(options: *const T) -> Result<T> {
+    let mut value = T::default();
+    if options.is_null() {
+        return Ok(value);
+    }
+    // SAFETY: every options structure starts with a usize.
+    let known = unsafe { options.cast::<usize>().read() };
+    if known < size_of::<usize>() || known > 1 << 16 {
+        return Err(Error::invalid(format!("the size field of the options is {known}: set it to sizeof of the structure")));
+    }
+    let bytes = known.min(size_of::<T>());
+    // SAFETY: both are at least `bytes` long.
+    unsafe { std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut value).cast::<u8>(), bytes) };
+    Ok(value)
+}
+
+/// A C string of the caller.
+///
+/// # Safety
+/// `text` is null or a C string that lives during the call.
+pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str> {
+    if text.is_null() {
+        return Err(Error::invalid(format!("{what} is null: pass a C string")));
+    }
+    // SAFETY: by this function's contract.
+    unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| Error::invalid(format!("{what} is not UTF-8")))
+}
+
+/// Hands text to the client.
+pub(crate) fn text_out(text: String, out: *mut tenure_text) -> Result<()> {
+    writable(out)?;
+    let mut bytes = text.into_bytes();
+    bytes.retain(|b| *b != 0);
+    let size = bytes.len();
+    bytes.push(0);
+    let data = Box::into_raw(bytes.into_boxed_slice()).cast::<c_char>();
+    write(out, tenure_text { data, size })
+}
+
+/// The payload that keeps a foreign owner alive.
+pub(crate) fn owner(owner: tenure_owner) -> Option<Payload> {
+    owner.release?;
+    Some(Payload { kind: 0, data: owner.context, release: owner.release })
+}
+
+/// A pointer of the caller as the engine has it.
+pub(crate) fn address<T>(ptr: *const T) -> u64 {
+    ptr as usize as u64
+}
+
+/// An address of the engine as the caller has it.
+pub(crate) fn pointer(address: u64) -> *mut c_void {
+    address as usize as *mut c_void
+}

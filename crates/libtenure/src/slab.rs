@@ -1,0 +1,227 @@
+//! Places for buffers and streams, found by an opaque 64-bit value.
+//!
+//! ```text
+//!   handle = tag (4 bits) | generation (30 bits) | index (30 bits)
+//! ```
+//!
+//! A place is locked for as long as it takes to move its tenant in or out, never while the engine works on the tenant: an
+//! operation takes the tenant out and puts it back. A second call that names the same tenant meanwhile is an error and not
+//! a wait, so that a callback which names the buffer that it is being called for gets an answer.
+
+use tenure_core::error::{Error, Result};
+use tenure_core::sync::atomic::{AtomicUsize, Ordering};
+use tenure_core::sync::{Mutex, OnceCell};
+
+const CHUNK: usize = 4096;
+const CHUNKS: usize = 1 << 13;
+const INDEX_BITS: u32 = 30;
+const MASK: u64 = (1 << INDEX_BITS) - 1;
+const SHARDS: usize = 16;
+
+enum Tenant<T> {
+    Nobody,
+    Here(T),
+    /// An operation has it.
+    Out,
+}
+
+struct Place<T, V> {
+    generation: u64,
+    tenant: Tenant<T>,
+    view: Option<V>,
+}
+
+type Chunk<T, V> = Box<[Mutex<Place<T, V>>]>;
+
+/// A set of tenants `T`, each with a copy of what may be asked of it at any time, `V`.
+pub(crate) struct Slab<T, V> {
+    tag: u64,
+    what: &'static str,
+    chunks: [OnceCell<Chunk<T, V>>; CHUNKS],
+    used: AtomicUsize,
+    free: [Mutex<Vec<u32>>; SHARDS],
+}
+
+thread_local! {
+    static SHARD: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS
+    };
+}
+
+fn shard() -> usize {
+    SHARD.try_with(|s| *s).unwrap_or(0)
+}
+
+impl<T, V: Copy> Slab<T, V> {
+    pub(crate) const fn new(tag: u64, what: &'static str) -> Self {
+        Self {
+            tag,
+            what,
+            chunks: [const { OnceCell::new() }; CHUNKS],
+            used: AtomicUsize::new(0),
+            free: [const { Mutex::new(Vec::new()) }; SHARDS],
+        }
+    }
+
+    fn place(&self, index: usize) -> Option<&Mutex<Place<T, V>>> {
+        self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
+    }
+
+    fn index_of(&self, handle: u64) -> Result<(usize, u64)> {
+        if handle >> 60 != self.tag {
+            return Err(self.bad());
+        }
+        Ok(((handle & MASK) as usize, (handle >> INDEX_BITS) & MASK))
+    }
+
+    fn bad(&self) -> Error {
+        Error::BadHandle(format!("this {} handle is null, was given back, or is not one of tenure's", self.what))
+    }
+
+    fn busy(&self) -> Error {
+        Error::invalid(format!(
+            "another call is working on this {0}: a {0} is used by one call at a time",
+            self.what
+        ))
+    }
+
+    /// Takes a tenant in.
+    pub(crate) fn insert(&self, tenant: T, view: V) -> Result<u64, (Error, T)> {
+        let popped = self.free[shard()].lock().pop();
+        let index = match popped {
+            Some(index) => index as usize,
+            None => {
+                let index = self.used.fetch_add(1, Ordering::Relaxed);
+                let Some(chunk) = self.chunks.get(index / CHUNK) else {
+                    self.used.fetch_sub(1, Ordering::Relaxed);
+                    return Err((Error::invalid(format!("more than 33 million {}s are alive", self.what)), tenant));
+                };
+                chunk.get_or_init(|| {
+                    (0..CHUNK)
+                        .map(|_| Mutex::new(Place { generation: 0, tenant: Tenant::Nobody, view: None }))
+                        .collect()
+                });
+                index
+            }
+        };
+        let Some(place) = self.place(index) else {
+            return Err((Error::Internal("a place of a slab is missing".into()), tenant));
+        };
+        let mut place = place.lock();
+        place.generation = (place.generation + 1) & MASK;
+        place.tenant = Tenant::Here(tenant);
+        place.view = Some(view);
+        Ok((self.tag << 60) | (place.generation << INDEX_BITS) | index as u64)
+    }
+
+    /// What may be asked at any time.
+    pub(crate) fn view(&self, handle: u64) -> Result<V> {
+        let (index, generation) = self.index_of(handle)?;
+        let place = self.place(index).ok_or_else(|| self.bad())?.lock();
+        if place.generation != generation {
+            return Err(self.bad());
+        }
+        place.view.ok_or_else(|| self.bad())
+    }
+
+    fn take(&self, handle: u64) -> Result<T> {
+        let (index, generation) = self.index_of(handle)?;
+        let mut place = self.place(index).ok_or_else(|| self.bad())?.lock();
+        if place.generation != generation {
+            return Err(self.bad());
+        }
+        match std::mem::replace(&mut place.tenant, Tenant::Out) {
+            Tenant::Here(tenant) => Ok(tenant),
+            Tenant::Out => Err(self.busy()),
+            Tenant::Nobody => {
+                place.tenant = Tenant::Nobody;
+                Err(self.bad())
+            }
+        }
+    }
+
+    fn put_back(&self, handle: u64, tenant: T, view: V) {
+        if let Ok((index, _)) = self.index_of(handle)
+            && let Some(place) = self.place(index)
+        {
+            let mut place = place.lock();
+            place.tenant = Tenant::Here(tenant);
+            place.view = Some(view);
+        }
+    }
+
+    fn vacate(&self, handle: u64) {
+        if let Ok((index, _)) = self.index_of(handle)
+            && let Some(place) = self.place(index)
+        {
+            let mut place = place.lock();
+            place.tenant = Tenant::Nobody;
+            place.view = None;
+            // A place whose generations are used up is not given out again, so that no handle ever comes back.
+            let again = place.generation < MASK;
+            drop(place);
+            if again {
+                self.free[shard()].lock().push(index as u32);
+            }
+        }
+    }
+
+    /// Works on a tenant, which is put back also when `f` panics.
+    pub(crate) fn with<R>(&self, handle: u64, view: impl Fn(&T) -> V, f: impl FnOnce(&mut T) -> R) -> Result<R> {
+        struct Back<'a, T, V: Copy, F: Fn(&T) -> V> {
+            slab: &'a Slab<T, V>,
+            handle: u64,
+            view: F,
+            tenant: Option<T>,
+        }
+        impl<T, V: Copy, F: Fn(&T) -> V> Drop for Back<'_, T, V, F> {
+            fn drop(&mut self) {
+                if let Some(tenant) = self.tenant.take() {
+                    let view = (self.view)(&tenant);
+                    self.slab.put_back(self.handle, tenant, view);
+                }
+            }
+        }
+        let mut back = Back { slab: self, handle, view, tenant: Some(self.take(handle)?) };
+        match back.tenant.as_mut() {
+            Some(tenant) => Ok(f(tenant)),
+            None => Err(self.bad()),
+        }
+    }
+
+    /// Works on a tenant that leaves when `f` says `Ok`, and stays when it says `Err`.
+    pub(crate) fn remove(
+        &self,
+        handle: u64,
+        view: impl Fn(&T) -> V,
+        f: impl FnOnce(&mut T) -> Result<()>,
+    ) -> Result<Option<T>> {
+        let mut tenant = self.take(handle)?;
+        match f(&mut tenant) {
+            Ok(()) => {
+                self.vacate(handle);
+                Ok(Some(tenant))
+            }
+            Err(error) => {
+                let view = view(&tenant);
+                self.put_back(handle, tenant, view);
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads a tenant under the place's lock: `f` must be short and call nobody.
+    pub(crate) fn peek<R>(&self, handle: u64, f: impl FnOnce(&mut T) -> R) -> Result<R> {
+        let (index, generation) = self.index_of(handle)?;
+        let mut place = self.place(index).ok_or_else(|| self.bad())?.lock();
+        if place.generation != generation {
+            return Err(self.bad());
+        }
+        match &mut place.tenant {
+            Tenant::Here(tenant) => Ok(f(tenant)),
+            Tenant::Out => Err(self.busy()),
+            Tenant::Nobody => Err(self.bad()),
+        }
+    }
+}

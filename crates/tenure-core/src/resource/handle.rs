@@ -1,0 +1,331 @@
+//! The handles that everybody holds.
+//!
+//! [`Resource`] is an anchor: what a constructor gives, a table entry holds, an adaptor keeps of its upstream. [`Light`] is
+//! made in bulk: a buffer's, or what the table hands to one call. Both deref to [`Named`], which has the operations. A raw
+//! allocation holds a light of its own from [`Named::allocate`] to [`Named::deallocate`], so that a resource lives as long
+//! as anything it made, whoever keeps what.
+
+use std::fmt;
+use std::ops::Deref;
+
+use super::registry::{self, Slot};
+use super::{Block, MemoryResource, Request};
+use crate::error::{Error, Result};
+use crate::stream::StreamRef;
+
+/// The operations of a resource, on whatever kind of reference.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Named {
+    slot: &'static Slot,
+}
+
+/// An owning handle of a resource (an anchor).
+pub struct Resource {
+    named: Named,
+}
+
+/// A cheap owning reference (a light).
+pub struct Light {
+    named: Named,
+}
+
+fn alive() -> Result<()> {
+    match tenure_driver::process::check() {
+        Ok(()) => Ok(()),
+        Err(tenure_driver::process::Unusable::Forked) => Err(Error::Forked),
+        Err(tenure_driver::process::Unusable::Exiting) => Err(Error::Exiting),
+    }
+}
+
+impl Named {
+    /// A reference that is not counted, for one call whose caller holds a counted one: `None` when no resource of this id
+    /// is alive.
+    pub fn borrowed(id: u64) -> Option<Self> {
+        registry::slot_of(id).map(|slot| Self { slot })
+    }
+
+    /// A number that no other resource of the process ever has.
+    pub fn id(&self) -> u64 {
+        self.slot.id()
+    }
+
+    /// What it does, uncounted: for layers that call their upstream.
+    pub fn body(&self) -> &dyn MemoryResource {
+        self.slot.body()
+    }
+
+    /// The concrete type, if it is `T`.
+    pub fn downcast<T: MemoryResource>(&self) -> Option<&T> {
+        self.body().as_any().downcast_ref()
+    }
+
+    /// One more owning handle.
+    pub fn anchor(&self) -> Resource {
+        self.slot.take_anchor();
+        Resource { named: *self }
+    }
+
+    /// One more cheap reference.
+    pub fn light(&self) -> Light {
+        self.slot.take_light();
+        Light { named: *self }
+    }
+
+    /// Gives back an anchor that is not held in a [`Resource`].
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`] when there is none; nothing changed.
+    pub fn drop_anchor(&self) -> Result<()> {
+        self.slot.drop_anchor().map_err(|_| {
+            Error::BadHandle("this reference to the resource was released already: each reference is released once".into())
+        })
+    }
+
+    /// Allocates `bytes` bytes usable in the order of `stream`, counted on this resource until
+    /// [`deallocate`](Self::deallocate). 0 bytes give address 0 and call nobody.
+    ///
+    /// # Errors
+    /// Bad sizes and alignments, out of memory, device faults, exit and fork.
+    pub fn allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
+        self.counted(bytes, align, |body, request| body.allocate(request, stream))
+    }
+
+    /// [`allocate`](Self::allocate) that neither waits nor calls the driver or user code.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] with nothing changed, and those of `allocate`.
+    pub fn try_allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
+        self.counted(bytes, align, |body, request| body.try_allocate(request, stream))
+    }
+
+    /// Allocates memory that is usable on any stream at return.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_sync(&self, bytes: usize, align: usize) -> Result<u64> {
+        self.counted(bytes, align, |body, request| body.allocate_sync(request))
+    }
+
+    fn counted(
+        &self,
+        bytes: usize,
+        align: usize,
+        f: impl FnOnce(&dyn MemoryResource, &Request) -> Result<u64>,
+    ) -> Result<u64> {
+        alive()?;
+        let request = Request::checked(bytes, align, self.id())?;
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let ptr = f(self.body(), &request)?;
+        self.slot.take_light();
+        Ok(ptr)
+    }
+
+    /// Frees in the order of `stream` what [`allocate`](Self::allocate) of this resource gave. Address 0 with 0 bytes is
+    /// nothing to do.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] when pointer, size, alignment or resource are not those of a live allocation: nothing happened.
+    pub fn deallocate(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<()> {
+        self.uncounted(ptr, bytes, align, |body, request| body.deallocate(ptr, request, stream))
+    }
+
+    /// [`deallocate`](Self::deallocate) that neither waits nor calls the driver or user code.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] with nothing changed, and those of `deallocate`.
+    pub fn try_deallocate(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<()> {
+        self.uncounted(ptr, bytes, align, |body, request| body.try_deallocate(ptr, request, stream))
+    }
+
+    /// Frees memory that nothing uses any more.
+    ///
+    /// # Errors
+    /// As [`deallocate`](Self::deallocate).
+    pub fn deallocate_sync(&self, ptr: u64, bytes: usize, align: usize) -> Result<()> {
+        self.uncounted(ptr, bytes, align, |body, request| body.deallocate_sync(ptr, request))
+    }
+
+    fn uncounted(
+        &self,
+        ptr: u64,
+        bytes: usize,
+        align: usize,
+        f: impl FnOnce(&dyn MemoryResource, &Request) -> Result<()>,
+    ) -> Result<()> {
+        if tenure_driver::process::unusable() {
+            // At exit and in a forked child a free only returns (ownership.md, rule 8).
+            return Ok(());
+        }
+        let request = Request::checked(bytes, align, self.id())?;
+        if ptr == 0 && bytes == 0 {
+            return Ok(());
+        }
+        if bytes == 0 {
+            return Err(Error::Misuse(crate::error::Misuse {
+                kind: crate::error::MisuseKind::WrongSize,
+                ptr,
+                bytes: 0,
+                asked: self.id(),
+                owner: 0,
+                owner_bytes: 0,
+            }));
+        }
+        f(self.body(), &request)?;
+        // Last of all: this may have been what kept the resource alive.
+        self.slot.drop_light();
+        Ok(())
+    }
+
+    /// True when a live allocation that was asked of this very resource contains `ptr`.
+    pub fn owns(&self, ptr: u64) -> bool {
+        self.block(ptr).is_some()
+    }
+
+    /// The live allocation around `ptr` that was asked of this very resource.
+    pub fn block(&self, ptr: u64) -> Option<Block> {
+        self.body().find(ptr).filter(|block| block.owner == self.id())
+    }
+
+    /// The kinds of this resource and what it stands on, outermost first: `"statistics > pool > cuda"`.
+    pub fn stack(&self) -> String {
+        let mut text = self.body().kind().to_owned();
+        if let Some(upstream) = self.body().upstream() {
+            text.push_str(" > ");
+            text.push_str(&upstream.stack());
+        }
+        text
+    }
+
+    /// Anchors and lights now. Exact only while nobody else changes them; for tests and reports.
+    pub fn references(&self) -> (i64, i64) {
+        self.slot.references()
+    }
+
+    pub(crate) fn take_light(&self) {
+        self.slot.take_light();
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.slot, other.slot)
+    }
+}
+
+impl Eq for Named {}
+
+impl fmt::Debug for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (#{:x})", self.stack(), self.id())
+    }
+}
+
+impl Resource {
+    /// Takes a resource in and gives the first handle of it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when an absurd number of resources is alive.
+    pub fn new(body: impl MemoryResource) -> Result<Self> {
+        registry::insert(Box::new(body)).map(Self::from_anchor)
+    }
+
+    pub(crate) fn from_anchor(slot: &'static Slot) -> Self {
+        Self { named: Named { slot } }
+    }
+
+    /// Takes over an anchor that [`into_raw`](Self::into_raw) let go of.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`] when no resource of this id is alive.
+    pub fn from_raw(id: u64) -> Result<Self> {
+        Named::borrowed(id)
+            .map(|named| Self { named })
+            .ok_or_else(|| Error::BadHandle("this resource handle is null, was released, or is not one of tenure's".into()))
+    }
+
+    /// Lets go of the anchor without dropping it; the id stands for it.
+    #[must_use]
+    pub fn into_raw(self) -> u64 {
+        let id = self.id();
+        std::mem::forget(self);
+        id
+    }
+}
+
+impl Clone for Resource {
+    fn clone(&self) -> Self {
+        self.named.anchor()
+    }
+}
+
+impl Drop for Resource {
+    fn drop(&mut self) {
+        // Cannot be an anchor too many: this handle is one.
+        let _ = self.named.slot.drop_anchor();
+    }
+}
+
+impl Light {
+    /// Lets go of the light without dropping it; the id stands for it.
+    #[must_use]
+    pub fn into_raw(self) -> u64 {
+        let id = self.id();
+        std::mem::forget(self);
+        id
+    }
+
+    /// Takes over a light that [`into_raw`](Self::into_raw) let go of, or that a raw allocation holds. One light is taken
+    /// over once.
+    pub fn from_raw(named: Named) -> Self {
+        Self { named }
+    }
+}
+
+impl Clone for Light {
+    fn clone(&self) -> Self {
+        self.named.light()
+    }
+}
+
+impl Drop for Light {
+    fn drop(&mut self) {
+        self.named.slot.drop_light();
+    }
+}
+
+impl Deref for Resource {
+    type Target = Named;
+    fn deref(&self) -> &Named {
+        &self.named
+    }
+}
+
+impl Deref for Light {
+    type Target = Named;
+    fn deref(&self) -> &Named {
+        &self.named
+    }
+}
+
+impl PartialEq for Resource {
+    fn eq(&self, other: &Self) -> bool {
+        self.named == other.named
+    }
+}
+
+impl Eq for Resource {}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.named.fmt(f)
+    }
+}
+
+impl fmt::Debug for Light {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.named.fmt(f)
+    }
+}

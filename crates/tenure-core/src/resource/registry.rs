@@ -1,0 +1,292 @@
+//! Where resources are kept: a slot each, found by a 64-bit id that is never given twice.
+//!
+//! ```text
+//!   id = generation (28 bits) | index (28 bits)
+//!
+//!   chunk ----> slot { id of its present tenant, or 0 | count | body }
+//!   (never      slot
+//!    freed)     ...
+//! ```
+//!
+//! A slot outlives its tenant, so that a released handle may be *named* at any time: its id does not match and the call
+//! gets an error. What a client that releases too often does at the very moment of the last release cannot be caught;
+//! everything later can.
+//!
+//! # Cost
+//! Finding a slot: two loads and a comparison. Making and ending a resource: one lock, no allocation but the body.
+
+use std::cell::{Cell, UnsafeCell};
+
+use crossbeam_utils::CachePadded;
+
+use super::{Block, MemoryResource, Resource};
+use crate::count::{Count, OverRelease};
+use crate::error::{Error, Result};
+use crate::stream::StreamRef;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, OnceCell};
+
+/// Stripes of each count: enough that sixteen busy threads rarely share one.
+const STRIPES: usize = 32;
+const CHUNK: usize = 32;
+const CHUNKS: usize = 8192;
+const INDEX_BITS: u32 = 28;
+const GENERATION_MASK: u64 = (1 << 28) - 1;
+
+/// One place for a resource.
+pub(crate) struct Slot {
+    id: AtomicU64,
+    index: u32,
+    generation: AtomicU64,
+    count: Count<STRIPES>,
+    body: UnsafeCell<Option<Box<dyn MemoryResource>>>,
+}
+
+// SAFETY: the body is written only while nobody holds a reference (before the count is revived, after it said that the
+// caller is the destroyer) and read only by holders of a reference.
+unsafe impl Sync for Slot {}
+
+static CHUNK_TABLE: [OnceCell<Box<[CachePadded<Slot>]>>; CHUNKS] = [const { OnceCell::new() }; CHUNKS];
+static USED: AtomicU32 = AtomicU32::new(0);
+static FREE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+/// Bodies that were given up by a thread that may not wait. See [`without_waiting`].
+static DEFERRED: Mutex<Vec<Box<dyn MemoryResource>>> = Mutex::new(Vec::new());
+static DEFERRED_ANY: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static STRIPE: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES
+    };
+    static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
+}
+
+/// The stripe of this thread. After the thread's own exit hooks have run, stripe 0.
+fn stripe() -> usize {
+    STRIPE.try_with(|s| *s).unwrap_or(0)
+}
+
+fn slot_at(index: u32) -> Option<&'static Slot> {
+    let index = index as usize;
+    let chunk = CHUNK_TABLE.get(index / CHUNK)?.get()?;
+    Some(&chunk[index % CHUNK])
+}
+
+/// The slot whose present tenant has this id.
+pub(crate) fn slot_of(id: u64) -> Option<&'static Slot> {
+    if id == 0 || id >> (2 * INDEX_BITS) != 0 {
+        return None;
+    }
+    let slot = slot_at((id & ((1 << INDEX_BITS) - 1)) as u32)?;
+    (slot.id.load(Ordering::Acquire) == id).then_some(slot)
+}
+
+/// Takes a resource in; the caller owns the one anchor.
+pub(crate) fn insert(body: Box<dyn MemoryResource>) -> Result<&'static Slot> {
+    let index = {
+        let mut free = FREE.lock();
+        match free.pop() {
+            Some(index) => index,
+            None => {
+                let index = USED.load(Ordering::Relaxed);
+                let cell = CHUNK_TABLE.get(index as usize / CHUNK).ok_or_else(|| {
+                    Error::invalid("more than 262144 resources are alive: release those that are not needed any more")
+                })?;
+                cell.get_or_init(|| {
+                    (0..CHUNK as u32)
+                        .map(|i| {
+                            CachePadded::new(Slot {
+                                id: AtomicU64::new(0),
+                                index: index + i,
+                                generation: AtomicU64::new(0),
+                                count: Count::new(),
+                                body: UnsafeCell::new(None),
+                            })
+                        })
+                        .collect()
+                });
+                USED.store(index + 1, Ordering::Release);
+                index
+            }
+        }
+    };
+    let slot = slot_at(index).ok_or_else(|| Error::Internal("a slot of the registry is missing".into()))?;
+    // Generation 0 is never used, so that no id is 0. A slot whose generations are used up is not given out again.
+    let generation = slot.generation.fetch_add(1, Ordering::Relaxed) + 1;
+    // SAFETY: the slot came from the free list or is new: it has no tenant, and its count is closed.
+    unsafe { *slot.body.get() = Some(body) };
+    slot.count.revive();
+    slot.id.store((generation << INDEX_BITS) | u64::from(index), Ordering::Release);
+    Ok(slot)
+}
+
+impl Slot {
+    /// The id of the tenant; 0 when there is none.
+    pub(crate) fn id(&self) -> u64 {
+        self.id.load(Ordering::Acquire)
+    }
+
+    /// The tenant. The caller holds a reference.
+    pub(crate) fn body(&'static self) -> &'static dyn MemoryResource {
+        // SAFETY: the caller's reference keeps the tenant; the 'static lifetime does not leave this crate's handles,
+        // which hand it out bounded by themselves.
+        match unsafe { &*self.body.get() } {
+            Some(body) => &**body,
+            // Only a reference to a dead tenant gets here, which no safe path makes.
+            None => &Gone,
+        }
+    }
+
+    pub(crate) fn take_light(&self) {
+        self.count.take_light(stripe());
+    }
+
+    pub(crate) fn drop_light(&'static self) {
+        if self.count.drop_light(stripe()) {
+            self.destroy();
+        }
+    }
+
+    pub(crate) fn take_anchor(&self) {
+        self.count.take_anchor();
+        // A count that was closed is only slower; whoever takes a new anchor pays once to open it again.
+        self.count.reopen();
+    }
+
+    pub(crate) fn drop_anchor(&'static self) -> Result<(), OverRelease> {
+        if self.count.drop_anchor()? {
+            self.destroy();
+        }
+        Ok(())
+    }
+
+    /// Anchors and lights now; for tests and reports.
+    pub(crate) fn references(&self) -> (i64, i64) {
+        self.count.snapshot()
+    }
+
+    fn destroy(&'static self) {
+        let id = self.id();
+        // A straggler that named a dead handle may see the count at its end a second time: only one may act on it.
+        if id == 0 || self.id.compare_exchange(id, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        // SAFETY: the count said that no reference is left, and the exchange above chose this thread.
+        let body = unsafe { (*self.body.get()).take() };
+        if tenure_driver::process::unusable() {
+            // Exit and fork: the driver takes everything back by itself, or it was never ours.
+            std::mem::forget(body);
+            return;
+        }
+        if id >> INDEX_BITS < GENERATION_MASK {
+            FREE.lock().push(self.index);
+        }
+        if let Some(body) = body {
+            if MAY_WAIT.try_with(Cell::get).unwrap_or(true) {
+                drop(body);
+            } else {
+                DEFERRED.lock().push(body);
+                DEFERRED_ANY.store(true, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// Runs `f`; a resource whose last reference goes meanwhile on this thread is not closed but kept for [`collect`].
+pub fn without_waiting<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let _ = MAY_WAIT.try_with(|w| w.set(self.0));
+        }
+    }
+    let _restore = Restore(MAY_WAIT.try_with(|w| w.replace(false)).unwrap_or(true));
+    f()
+}
+
+/// True when [`collect`] has something to close.
+pub fn has_deferred() -> bool {
+    DEFERRED_ANY.load(Ordering::Acquire)
+}
+
+/// Closes what [`without_waiting`] left. May wait, call the driver and call user code.
+pub fn collect() {
+    if !has_deferred() || tenure_driver::process::unusable() {
+        return;
+    }
+    let bodies = {
+        let mut deferred = DEFERRED.lock();
+        DEFERRED_ANY.store(false, Ordering::Release);
+        std::mem::take(&mut *deferred)
+    };
+    drop(bodies);
+}
+
+/// A handle to the resource of this id, if it is alive.
+pub fn upgrade(id: u64) -> Option<Resource> {
+    let slot = slot_of(id)?;
+    if !slot.count.upgrade() {
+        return None;
+    }
+    let resource = Resource::from_anchor(slot);
+    // Between finding the slot and taking the anchor the tenant may have changed.
+    (slot.id() == id).then_some(resource)
+}
+
+/// Calls `f` with each resource that is alive, without any lock held.
+pub fn for_each(mut f: impl FnMut(&Resource)) {
+    for index in 0..USED.load(Ordering::Acquire) {
+        if let Some(resource) = slot_at(index).and_then(|slot| upgrade(slot.id())) {
+            f(&resource);
+        }
+    }
+}
+
+/// The smallest live allocation around `ptr`, and who was asked for it, if both are alive.
+pub fn owner_of(ptr: u64) -> Option<(Resource, Block)> {
+    let mut best: Option<Block> = None;
+    for_each(|resource| {
+        if let Some(block) = resource.body().find(ptr)
+            && best.is_none_or(|b| block.bytes < b.bytes)
+        {
+            best = Some(block);
+        }
+    });
+    let block = best?;
+    Some((upgrade(block.owner)?, block))
+}
+
+/// Tells every resource that `stream` is about to end.
+pub(crate) fn stream_closing(stream: StreamRef<'_>) {
+    for_each(|resource| resource.body().stream_closing(stream));
+}
+
+/// Stands in for a tenant that is gone: every request is refused.
+struct Gone;
+
+impl MemoryResource for Gone {
+    fn kind(&self) -> &'static str {
+        "closed"
+    }
+    fn allocate(&self, _: &super::Request, _: StreamRef<'_>) -> Result<u64> {
+        Err(Error::BadHandle("the resource has been closed".into()))
+    }
+    fn deallocate(&self, _: u64, _: &super::Request, _: StreamRef<'_>) -> Result<()> {
+        Err(Error::BadHandle("the resource has been closed".into()))
+    }
+    fn device(&self) -> Option<i32> {
+        None
+    }
+    fn properties(&self) -> super::Properties {
+        super::Properties::default()
+    }
+    fn find(&self, _: u64) -> Option<Block> {
+        None
+    }
+    fn info(&self) -> super::Info {
+        super::Info::default()
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}

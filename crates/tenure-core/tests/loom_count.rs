@@ -1,0 +1,350 @@
+//! The count under loom: every interleaving of two or three threads, under the C++ memory model.
+//!
+//! `obvious` is the scheme that one would write first. It is here because it is wrong in three ways, and a model that
+//! finds them can be trusted with the real one.
+
+#![allow(missing_docs)]
+
+mod sync {
+    pub(crate) use loom::sync::atomic;
+}
+
+#[path = "../src/count.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod count;
+
+use std::sync::Arc;
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::AtomicUsize;
+use loom::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
+use loom::thread;
+
+/// Something that is counted: each operation reads it, the destroyer writes it. loom reports a read that is not ordered
+/// before the write.
+struct Counted {
+    count: count::Count<2>,
+    destroyed: AtomicUsize,
+    body: UnsafeCell<u32>,
+}
+
+impl Counted {
+    fn new(anchors: usize, lights: usize) -> Arc<Self> {
+        let this =
+            Self { count: count::Count::new(), destroyed: AtomicUsize::new(0), body: UnsafeCell::new(0) };
+        this.count.revive();
+        (1..anchors).for_each(|_| this.count.take_anchor());
+        (0..lights).for_each(|_| this.count.take_light(0));
+        Arc::new(this)
+    }
+
+    fn touch(&self) {
+        // SAFETY: loom checks that no write is concurrent; that check is the test.
+        self.body.with(|p| unsafe { assert_eq!(*p, 0, "used after it was destroyed") });
+    }
+
+    fn end(&self, last: bool) {
+        if last {
+            // SAFETY: as above; the destroyer is alone, or loom says so.
+            self.body.with_mut(|p| unsafe {
+                assert_eq!(*p, 0, "destroyed twice");
+                *p = 1;
+            });
+            self.destroyed.fetch_add(1, AcqRel);
+        }
+    }
+
+    fn take_light(&self, k: usize) {
+        self.touch();
+        self.count.take_light(k);
+    }
+
+    fn drop_light(&self, k: usize) {
+        self.touch();
+        let last = self.count.drop_light(k);
+        self.end(last);
+    }
+
+    fn take_anchor(&self) {
+        self.touch();
+        self.count.take_anchor();
+    }
+
+    fn drop_anchor(&self) {
+        self.touch();
+        let last = self.count.drop_anchor().expect("an anchor is there");
+        self.end(last);
+    }
+
+    fn times_destroyed(&self) -> usize {
+        self.destroyed.load(SeqCst)
+    }
+}
+
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // Three preemptions find every defect known of this scheme; the whole space takes minutes.
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 100_000;
+    builder.check(f);
+}
+
+#[test]
+fn the_last_anchor_beside_the_last_light() {
+    model(|| {
+        let c = Counted::new(1, 1);
+        let other = c.clone();
+        let t = thread::spawn(move || other.drop_light(1));
+        c.drop_anchor();
+        t.join().unwrap();
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+#[test]
+fn two_anchors_and_a_light() {
+    model(|| {
+        let c = Counted::new(2, 1);
+        let (a, b) = (c.clone(), c.clone());
+        let t = thread::spawn(move || a.drop_light(1));
+        let u = thread::spawn(move || b.drop_anchor());
+        c.drop_anchor();
+        t.join().unwrap();
+        u.join().unwrap();
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+#[test]
+fn a_buffer_moves_between_stripes_while_another_goes() {
+    model(|| {
+        let c = Counted::new(1, 2);
+        let (a, b) = (c.clone(), c.clone());
+        let t = thread::spawn(move || {
+            a.take_light(0);
+            a.drop_light(1);
+        });
+        let u = thread::spawn(move || b.drop_light(1));
+        c.drop_anchor();
+        t.join().unwrap();
+        u.join().unwrap();
+        assert_eq!(c.times_destroyed(), 0, "one buffer is alive");
+        c.drop_light(0);
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+#[test]
+fn an_anchor_is_made_from_a_buffer_while_closing() {
+    model(|| {
+        let c = Counted::new(1, 1);
+        let a = c.clone();
+        let t = thread::spawn(move || {
+            a.take_anchor();
+            a.drop_light(1);
+            a.drop_anchor();
+        });
+        c.drop_anchor();
+        t.join().unwrap();
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+#[test]
+fn a_closed_count_is_opened_again() {
+    model(|| {
+        let c = Counted::new(1, 2);
+        c.drop_anchor();
+        assert_eq!(c.times_destroyed(), 0);
+        let (a, b) = (c.clone(), c.clone());
+        let t = thread::spawn(move || {
+            a.take_anchor();
+            a.count.reopen();
+            a.drop_light(0);
+            a.drop_anchor();
+        });
+        let u = thread::spawn(move || b.drop_light(1));
+        t.join().unwrap();
+        u.join().unwrap();
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+#[test]
+fn opened_again_beside_the_last_anchor() {
+    model(|| {
+        let c = Counted::new(1, 1);
+        let a = c.clone();
+        let t = thread::spawn(move || {
+            a.take_anchor();
+            a.count.reopen();
+            a.drop_light(0);
+            a.drop_anchor();
+        });
+        c.drop_anchor();
+        t.join().unwrap();
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+#[test]
+fn opened_again_while_a_buffer_is_resized() {
+    model(|| {
+        let c = Counted::new(1, 1);
+        c.drop_anchor();
+        let (a, b) = (c.clone(), c.clone());
+        b.take_anchor();
+        let t = thread::spawn(move || {
+            a.take_light(0);
+            a.drop_light(1);
+        });
+        b.count.reopen();
+        b.drop_anchor();
+        t.join().unwrap();
+        assert_eq!(c.times_destroyed(), 0);
+        c.drop_light(1);
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+#[test]
+fn lights_come_and_go_while_the_stripes_are_swept() {
+    model(|| {
+        let c = Counted::new(1, 1);
+        let (a, b) = (c.clone(), c.clone());
+        let t = thread::spawn(move || {
+            a.take_light(1);
+            a.drop_light(0);
+        });
+        let u = thread::spawn(move || {
+            if b.count.upgrade() {
+                b.drop_anchor();
+            }
+        });
+        c.drop_anchor();
+        t.join().unwrap();
+        u.join().unwrap();
+        assert_eq!(c.times_destroyed(), 0, "one is alive");
+        c.drop_light(1);
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+#[test]
+fn a_weak_reference_beside_the_end() {
+    model(|| {
+        let c = Counted::new(1, 1);
+        let (a, b) = (c.clone(), c.clone());
+        let t = thread::spawn(move || {
+            if a.count.upgrade() {
+                a.touch();
+                a.drop_anchor();
+            }
+        });
+        let u = thread::spawn(move || b.drop_light(0));
+        c.drop_anchor();
+        t.join().unwrap();
+        u.join().unwrap();
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+#[test]
+fn a_straggler_on_a_slot_that_is_used_again() {
+    // A client names a released handle while the slot gets a new owner: it takes a light, finds the id changed and gives
+    // the light back. The new object must neither die early nor live for ever.
+    model(|| {
+        let c = Counted::new(1, 0);
+        assert!(c.count.drop_anchor().unwrap());
+        let a = c.clone();
+        let t = thread::spawn(move || {
+            a.count.take_light(0);
+            a.count.drop_light(0)
+        });
+        c.count.revive();
+        let mine = c.count.drop_anchor().unwrap();
+        let theirs = t.join().unwrap();
+        assert!(mine || theirs, "the new object would live for ever");
+    });
+}
+
+#[test]
+fn an_anchor_too_many_is_refused() {
+    model(|| {
+        let c = Counted::new(1, 1);
+        c.drop_anchor();
+        assert_eq!(c.count.drop_anchor(), Err(count::OverRelease));
+        c.drop_light(0);
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+/// One counter of handles, one of live buffers per thread; "the free that brings the sum to zero after the last handle is
+/// gone destroys".
+struct Obvious {
+    handles: AtomicUsize,
+    closing: loom::sync::atomic::AtomicBool,
+    live: [loom::sync::atomic::AtomicI64; 2],
+    destroyed: AtomicUsize,
+}
+
+impl Obvious {
+    fn new(live: i64) -> Arc<Self> {
+        Arc::new(Self {
+            handles: AtomicUsize::new(1),
+            closing: loom::sync::atomic::AtomicBool::new(false),
+            live: [loom::sync::atomic::AtomicI64::new(live), loom::sync::atomic::AtomicI64::new(0)],
+            destroyed: AtomicUsize::new(0),
+        })
+    }
+
+    fn close(&self) {
+        if self.live[0].load(Acquire) + self.live[1].load(Acquire) == 0 {
+            self.destroyed.fetch_add(1, AcqRel);
+        }
+    }
+
+    fn release(&self) {
+        if self.handles.fetch_sub(1, AcqRel) == 1 {
+            self.closing.swap(true, AcqRel);
+            self.close();
+        }
+    }
+
+    fn free(&self, k: usize) {
+        self.live[k].fetch_sub(1, AcqRel);
+        if self.closing.load(Acquire) {
+            self.close();
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "never closed")]
+fn obvious_may_never_close() {
+    model(|| {
+        let c = Obvious::new(1);
+        let a = c.clone();
+        let t = thread::spawn(move || a.free(0));
+        c.release();
+        t.join().unwrap();
+        assert!(c.destroyed.load(SeqCst) > 0, "never closed");
+    });
+}
+
+#[test]
+#[should_panic(expected = "destroyed under a live buffer")]
+fn obvious_finds_a_false_zero() {
+    model(|| {
+        let c = Obvious::new(2);
+        c.release();
+        let a = c.clone();
+        let t = thread::spawn(move || {
+            a.live[0].fetch_add(1, AcqRel);
+            a.free(1);
+        });
+        c.free(1);
+        t.join().unwrap();
+        assert_eq!(c.destroyed.load(SeqCst), 0, "destroyed under a live buffer");
+    });
+}
