@@ -502,6 +502,8 @@ impl Device {
             Some(block) => block,
             None => self.alloc(SPARE_BYTES)?,
         };
+        // After a failure the block counts as gone: the code may be that of earlier work, with the block freed, and an
+        // address that was freed may be somebody else's by the next try.
         // SAFETY: made for this purpose; nobody else has its address.
         unsafe { self.free(block) }?;
         if let Ok(next) = self.alloc(SPARE_BYTES) {

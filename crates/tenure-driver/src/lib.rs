@@ -5,7 +5,7 @@
 //!                             |
 //!                          Driver          one checked method per call: Result<_, DriverError>
 //!                             |
-//!                           Table          75-odd entries, each may be absent           sys: the driver's C types
+//!                           Table          about 100 entries, each may be absent         sys: the driver's C types
 //!                          /     \
 //!             libcuda.so.1        sim      the simulated device: host memory, worker threads, the same table
 //! ```
