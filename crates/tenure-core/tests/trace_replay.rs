@@ -39,7 +39,7 @@ fn read(text: &str) -> Log {
 
 fn run(log: &Log, target: &str, repeat: u32) -> Report {
     let options = Options { repeat, ..Options::new(target).expect("a target") };
-    replay(log, &options, &mut |_, _| false).expect("replayed")
+    replay(log, &options, &mut |_, _| true).expect("replayed")
 }
 
 /// A log of `events` events on three streams and two threads, the same for the same seed. Some allocations stay live.
@@ -134,7 +134,7 @@ fn a_pool_with_a_size_has_it_at_once() {
     assert!(run(&log, "pool", 1).peak_reserved_bytes < 64 << 20);
     let before = free_bytes(0);
     let options = Options::new("pool:1TiB").unwrap();
-    let error = replay(&log, &options, &mut |_, _| false).expect_err("the device has less");
+    let error = replay(&log, &options, &mut |_, _| true).expect_err("the device has less");
     assert!(error.is_out_of_memory(), "{error}");
     assert_eq!(free_bytes(0), before);
 }
@@ -219,7 +219,7 @@ fn one_driver_call_that_fails_is_one_failed_event() {
             failed = true;
             sim::fail_next("cuMemAlloc", 2, 10).expect("a call of that name");
         }
-        false
+        true
     })
     .expect("replayed");
     assert_eq!(report.failed_events, 1, "{:?}", report.first_failure);
@@ -255,13 +255,13 @@ fn progress_rises_to_the_end_and_can_stop() {
         let options = Options { repeat: 2, ..Options::new(target).unwrap() };
         replay(&log, &options, &mut |done, total| {
             seen.push((done, total));
-            false
+            true
         })
         .expect("replayed");
         assert!(seen.len() >= 6 && seen.is_sorted(), "{seen:?}");
         assert_eq!(seen.last(), Some(&(30_000, 30_000)));
         for stop_at in [1, 12_000, 29_000] {
-            let error = replay(&log, &options, &mut |done, _| done >= stop_at).expect_err("stopped");
+            let error = replay(&log, &options, &mut |done, _| done < stop_at).expect_err("stopped");
             assert!(error.to_string().contains("stopped"), "{error}");
             assert_eq!(free_bytes(0), before, "{target}: stopped at {stop_at}, everything is back");
         }
@@ -278,7 +278,7 @@ fn another_device_and_one_that_is_not_there() {
         let mut low = u64::MAX;
         let report = replay(&log, &options, &mut |_, _| {
             low = low.min(free_bytes(1));
-            false
+            true
         })
         .expect("replayed");
         assert!(report.device.starts_with("sim:1"), "{}", report.device);
@@ -287,7 +287,7 @@ fn another_device_and_one_that_is_not_there() {
         assert_eq!(device::current().unwrap(), 0, "the current device is as it was");
     }
     let options = Options { device: Some(7), ..Options::new("pool").unwrap() };
-    let error = replay(&log, &options, &mut |_, _| false).expect_err("no such device");
+    let error = replay(&log, &options, &mut |_, _| true).expect_err("no such device");
     assert!(error.to_string().contains("no device 7"), "{error}");
 }
 
@@ -299,7 +299,7 @@ fn one_call_reads_replays_and_draws() {
     let b = folder.file("b.csv", &random_log(8, 600));
     let html = folder.0.join("page.html");
 
-    let one = replay_json(&json!({ "log": a, "resource": "async" }).to_string(), &mut |_, _| false).expect("replayed");
+    let one = replay_json(&json!({ "log": a, "resource": "async" }).to_string(), &mut |_, _| true).expect("replayed");
     let one: Value = serde_json::from_str(&one).expect("JSON");
     assert_eq!((one["log"].as_str(), one["events"].as_u64()), (Some(a.as_str()), Some(500)));
     assert_eq!((one["resource"].as_str(), one["failed_events"].as_u64()), (Some("async"), Some(0)));
@@ -308,7 +308,7 @@ fn one_call_reads_replays_and_draws() {
     let mut last = (0, 0);
     let both = replay_json(&options, &mut |done, total| {
         last = (done, total);
-        false
+        true
     })
     .expect("replayed");
     assert_eq!(last, (4400, 4400), "progress runs over all logs and passes");
@@ -326,7 +326,7 @@ fn a_page_that_cannot_be_written_says_where() {
     let log = folder.file("a.csv", &random_log(9, 10));
     let html = folder.0.join("no/such/folder/page.html");
     let error =
-        replay_json(&json!({ "log": log, "html": html }).to_string(), &mut |_, _| false).expect_err("no folder");
+        replay_json(&json!({ "log": log, "html": html }).to_string(), &mut |_, _| true).expect_err("no folder");
     assert!(error.to_string().contains("no/such/folder"), "{error}");
 }
 

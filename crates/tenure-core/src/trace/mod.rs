@@ -55,7 +55,7 @@ struct Order {
 /// | `html` | a path: a page with pictures is written there, over what was there |
 ///
 /// The answer has the fields that `tenure replay --json` prints (`report::Report::to_json`). `progress` is called now
-/// and then with the events done and the events in all, over all logs; true stops the replay.
+/// and then with the events done and the events in all, over all logs; false stops the replay.
 ///
 /// All logs are read before the first is replayed, so that a bad one costs nothing.
 ///

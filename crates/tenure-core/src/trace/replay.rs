@@ -61,7 +61,7 @@ impl Options {
     }
 }
 
-/// Replays `log`. `progress` is called now and then with the events done and the events in all; true stops the replay.
+/// Replays `log`. `progress` is called now and then with the events done and the events in all; false stops the replay.
 ///
 /// # Errors
 /// A device or resource that cannot be had; a stop; a resource that holds memory after everything was freed. Events that
@@ -106,7 +106,7 @@ impl Replay<'_> {
         let mut done = 0;
         let mut step = |n: usize| {
             done += n as u64;
-            if progress(done, total) {
+            if !progress(done, total) {
                 return Err(Error::invalid(
                     "the replay was stopped by its caller; everything it had allocated is freed",
                 ));
