@@ -93,6 +93,13 @@
 #define TENURE_STATIC_ASSERT(condition, message) typedef char tenure_assert_##message[(condition) ? 1 : -1]
 #endif
 
+
+/* Two functions have the name of the structure that they fill; only in C++ does a compiler care to say so. */
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#endif
+
 /**
  * The version of the ABI. A library serves every client whose number is not above its own.
  */
@@ -205,6 +212,12 @@
  * It can be given to another process.
  */
 #define TENURE_EXPORTABLE 16
+
+/**
+ * For `tenure_resource_vtable` only: the functions enter an interpreter; see
+ * `tenure_interpreter_exit`.
+ */
+#define TENURE_INTERPRETED (1 << 16)
 
 /**
  * What a function answers.
@@ -986,9 +999,9 @@ tenure_status tenure_misuse_report(void);
 tenure_status tenure_collect(void);
 
 /**
- * Tells the engine that the interpreter which owns payloads, callbacks and owners of this kind is
- * going: their release functions are not called from now on, and callbacks answer
- * `TENURE_ERROR_EXITING`.
+ * Tells the engine that the interpreter is going: resources whose properties have
+ * `TENURE_INTERPRETED` answer `TENURE_ERROR_EXITING` from now on, and neither their functions nor
+ * their `drop` are called again.
  */
 tenure_status tenure_interpreter_exit(void);
 
@@ -1594,6 +1607,10 @@ TENURE_STATIC_ASSERT(sizeof(tenure_async_options) == 40, tenure_async_options_ha
 TENURE_STATIC_ASSERT(sizeof(struct tenure_buffer_view) == 72, tenure_buffer_view_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_detached) == 64, tenure_detached_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(struct tenure_device_info) == 200, tenure_device_info_has_the_size_of_the_library);
+#endif
+
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
 #endif
 
 /* ---- streams in one word ------------------------------------------------------------------------ */

@@ -1,3 +1,7 @@
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
 /* ---- streams in one word ------------------------------------------------------------------------ */
 
 /**

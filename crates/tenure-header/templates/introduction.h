@@ -93,3 +93,9 @@
 #define TENURE_STATIC_ASSERT(condition, message) typedef char tenure_assert_##message[(condition) ? 1 : -1]
 #endif
 
+
+/* Two functions have the name of the structure that they fill; only in C++ does a compiler care to say so. */
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#endif

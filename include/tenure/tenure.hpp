@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * \file tenure/tenure.hpp
+ *
+ * tenure for C++17: everything in one include. RMM's names, under `tenure::`.
+ *
+ *     tenure::cuda_stream stream{tenure::cuda_stream::flags::non_blocking};
+ *     tenure::device_buffer buffer;
+ *     {
+ *       tenure::mr::pool_memory_resource pool{tenure::mr::cuda_memory_resource{}, 1 << 20};
+ *       buffer = tenure::device_buffer{1 << 16, stream, pool};
+ *     }  // the pool's handle is gone; the pool lives on, because the buffer does
+ *
+ * No object has to be destroyed before or after another. All types default-construct to empty (the four process-wide resources
+ * excepted, which are ready), move without throwing, and compare; using an empty one throws a sentence. Destructors never
+ * throw: what they find wrong goes to the handler of wrong frees (`set_misuse_handler`). No header of CUDA's is needed.
+ *
+ * | header        | holds                                                                              |
+ * |---------------|------------------------------------------------------------------------------------|
+ * | error.hpp     | exceptions; wrong frees that cannot be thrown                                       |
+ * | device.hpp    | device ids, the current device                                                     |
+ * | stream.hpp    | cuda_stream_view, cuda_stream                                                      |
+ * | resource.hpp  | mr::resource, owner_of                                                             |
+ * | resources.hpp | the concrete resources and adaptors                                                |
+ * | callback.hpp  | resources of your own code, resource_cast                                          |
+ * | current.hpp   | the table of current resources, scopes, listeners                                  |
+ * | buffer.hpp    | device_buffer                                                                      |
+ * | uvector.hpp   | device_uvector<T>                                                                  |
+ * | scalar.hpp    | device_scalar<T>                                                                   |
+ *
+ * Link against libtenure.so.0 (CMake: `tenure::tenure`), or define `TENURE_HEADER_ONLY` (CMake: `tenure::headers`) to have the
+ * library of the process found at run time: see detail/table.hpp.
+ */
+
+#pragma once
+
+#include <tenure/buffer.hpp>
+#include <tenure/callback.hpp>
+#include <tenure/current.hpp>
+#include <tenure/device.hpp>
+#include <tenure/error.hpp>
+#include <tenure/resource.hpp>
+#include <tenure/resources.hpp>
+#include <tenure/scalar.hpp>
+#include <tenure/stream.hpp>
+#include <tenure/uvector.hpp>
