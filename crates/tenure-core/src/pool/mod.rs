@@ -1,0 +1,301 @@
+//! The stream-ordered pool.
+//!
+//! ```text
+//!                allocate                               deallocate
+//!                   |                                       |
+//!      own tag, then proven  --- none --> ladder            |  granule map: known? whole? owner, size, alignment right?
+//!                   |                       |               |
+//!                   v                       v               v
+//!   +------------------------- one short lock: State -------------------------+
+//!   |  place/  which bytes, for whom        order/  stream records and tags   |
+//!   +--------------------------------------------------------------------------+
+//!        |  never under the lock
+//!   pages/  ranges and chunks        driver: events, waits, the device proof        (one thread's turn: turn.rs)
+//! ```
+//!
+//! **The ladder** when a stream's own and the proven memory do not suffice: return what small classes keep -> what has
+//! completed on other streams -> grow within the limit -> another stream's block behind an inserted wait -> memory of the
+//! other zone -> wait for the whole device -> exchange idle pages for pages where they are needed -> out of memory.
+//! `prefer = footprint` swaps growing and the inserted wait.
+//!
+//! **One stream only.** As long as one stream identity has been seen, every byte carries its tag and merges freely; what
+//! was never handed out becomes proven when a second one appears.
+//!
+//! **Invariants**: those of `place/` and `order/`; no driver call and no call of the upstream under the lock; a failure
+//! changes nothing; live + cached = mapped.
+//!
+//! **Cost**: an allocation or a free is one uncontended lock, one hash (none for the legacy stream) and one constant
+//! search: about 60 ns a pair in the placer. 32 bytes a block, 16 a slot of a small class.
+
+mod ladder;
+mod options;
+mod order;
+mod pages;
+pub mod place;
+mod report;
+mod serve;
+mod turn;
+
+pub use options::{PoolOptions, Prefer};
+
+use order::{Key, Records, cur, sealed};
+use pages::{Chunks, PAGE, Pages, VirtualRange};
+use place::{LARGE, PROVEN, Place, SMALL, UNIT, zone_of};
+use turn::Turns;
+
+use crate::error::{Error, Result};
+use crate::resource::{Request, Resource};
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{Condvar, Mutex};
+
+/// Offsets of a pool over chunks, in bytes: as many as the placer can name.
+const CHUNK_SPAN: u64 = (u32::MAX as u64 - 1) * UNIT;
+
+/// How much the small zone borrows from the large one at a time, in bytes.
+const FEED: u64 = 256 << 10;
+
+/// What the lock guards.
+struct State {
+    place: Place,
+    records: Records,
+    /// The only record so far; its tag is on everything.
+    sole: Option<u32>,
+    /// Something was mapped after the initial size.
+    grown: bool,
+}
+
+impl State {
+    /// Takes memory for `record` with the tags it may have, in the zone of the size.
+    #[inline]
+    fn take(&mut self, request: &Request, tags: &[u32], stamp: u32) -> Option<u64> {
+        let bytes = request.bytes as u64;
+        self.place.allocate(bytes, request.align as u64, tags, stamp, request.owner, zone_of(bytes))
+    }
+
+    /// [`State::take`] after what the classes keep has been given back; small sizes may borrow from the initial memory.
+    fn take_drained(&mut self, request: &Request, tags: &[u32], stamp: u32) -> Option<u64> {
+        if let Some(offset) = self.take(request, tags, stamp) {
+            return Some(offset);
+        }
+        if self.place.drain()
+            && let Some(offset) = self.take(request, tags, stamp)
+        {
+            return Some(offset);
+        }
+        if !self.grown && zone_of(request.bytes as u64) == SMALL {
+            return self.borrow(request, tags, stamp);
+        }
+        None
+    }
+
+    /// Serves a small size from memory that the small zone borrows.
+    fn borrow(&mut self, request: &Request, tags: &[u32], stamp: u32) -> Option<u64> {
+        let need = Place::need(request.bytes as u64, request.align as u64) + request.align as u64 - UNIT;
+        for amount in [FEED.max(need), need] {
+            if self.place.feed(amount, tags)
+                && let Some(offset) = self.take(request, tags, stamp)
+            {
+                return Some(offset);
+            }
+        }
+        None
+    }
+
+    /// [`State::take`] in either zone.
+    fn take_anywhere(&mut self, request: &Request, tags: &[u32], stamp: u32) -> Option<u64> {
+        self.place.consolidate();
+        let bytes = request.bytes as u64;
+        let order = if zone_of(bytes) == SMALL { [SMALL, LARGE] } else { [LARGE, SMALL] };
+        if let Some(offset) = self.take(request, tags, stamp) {
+            return Some(offset);
+        }
+        if order[0] == SMALL
+            && let Some(offset) = self.borrow(request, tags, stamp)
+        {
+            return Some(offset);
+        }
+        self.place.allocate(bytes, request.align as u64, tags, stamp, request.owner, order[1])
+    }
+
+    /// The record of an identity, made if need be.
+    fn record(&mut self, key: Key, raw: tenure_driver::RawStream, blocking: bool) -> u32 {
+        if let Some(record) = self.records.find(key) {
+            return record;
+        }
+        let record = self.records.add(key, raw, blocking, &self.place);
+        match self.sole {
+            None if self.records.len() == 1 && self.place.live_count() == 0 => {
+                self.sole = Some(record);
+                self.resettle();
+            }
+            Some(only) if only != record => self.end_sole(),
+            _ => {}
+        }
+        record
+    }
+
+    /// A second stream may come: what the only one has never had is for everyone.
+    fn end_sole(&mut self) {
+        if let Some(only) = self.sole.take() {
+            self.place.prove_untouched(cur(only));
+        }
+    }
+
+    /// While there is one stream only, proven memory gets its tag, so that all of it merges.
+    fn resettle(&mut self) {
+        if let Some(only) = self.sole {
+            self.place.relabel(PROVEN, cur(only), true);
+            self.place.relabel(sealed(only), cur(only), false);
+        }
+    }
+
+    /// Free bytes that are not proven.
+    fn unproven(&self) -> u64 {
+        let free = self.place.mapped_bytes() - self.place.live_bytes();
+        free - self.place.tag_bytes(PROVEN)
+    }
+}
+
+/// A pool of device memory in stream order. See the [module](self).
+pub struct Pool {
+    state: Mutex<State>,
+    pages: Pages,
+    turns: Turns,
+    /// Signalled when a record's pins go.
+    unpinned: Condvar,
+    options: PoolOptions,
+    device: i32,
+    upstream: Resource,
+    /// How often the device was waited for.
+    proofs: AtomicU64,
+    peak_reserved: AtomicU64,
+}
+
+impl Pool {
+    /// Makes a pool of memory of `device` over `upstream`. Over the plain device resource (`"cuda"`) and where the device
+    /// can map pages, the pool maps ranges of its own; otherwise it takes chunks through the upstream.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for settings that make no sense or an upstream of another device; out of memory when the initial
+    /// size cannot be had; what the driver says. Nothing is kept then.
+    pub fn new(upstream: Resource, device: i32, options: PoolOptions) -> Result<Self> {
+        options.validate()?;
+        let device = crate::device::check(device)?;
+        if let Some(other) = upstream.body().device()
+            && other >= 0
+            && other != device
+        {
+            return Err(Error::invalid(format!(
+                "the upstream's memory is on device {other}, and the pool was asked for on device {device}: give an \
+                 upstream of that device"
+            )));
+        }
+        let driver = crate::device::driver()?;
+        let properties = driver.device(device)?.properties()?;
+        let own_ranges = upstream.body().kind() == "cuda" && properties.capabilities.virtual_memory && !options.plain_chunks;
+        let pages = if own_ranges {
+            Pages::Virtual(VirtualRange::new(driver.device(device)?, properties.total_memory as u64)?)
+        } else {
+            Pages::Chunks(Chunks::new(CHUNK_SPAN))
+        };
+        let (span, small_base) = match &pages {
+            Pages::Virtual(v) => (v.span(), v.small_base()),
+            Pages::Chunks(_) => (CHUNK_SPAN, CHUNK_SPAN),
+        };
+        // The proof needs a block of its own, which a full device would not give later. Without it the proof tries then.
+        if let Err(e) = crate::device::prepare_proof(device) {
+            log::debug!("tenure: no block for the device proof of device {device} yet: {e}");
+        }
+        let pool = Self {
+            state: Mutex::new(State {
+                place: Place::new(span, small_base),
+                records: Records::default(),
+                sole: None,
+                grown: false,
+            }),
+            pages,
+            turns: Turns::default(),
+            unpinned: Condvar::new(),
+            options,
+            device,
+            upstream,
+            proofs: AtomicU64::new(0),
+            peak_reserved: AtomicU64::new(0),
+        };
+        pool.start()?;
+        Ok(pool)
+    }
+
+    /// Takes the initial size.
+    fn start(&self) -> Result<()> {
+        let bytes = self.options.initial_bytes;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let usable = bytes.next_multiple_of(UNIT).min(self.limit() / UNIT * UNIT);
+        let taken = match &self.pages {
+            Pages::Virtual(_) => bytes.next_multiple_of(PAGE),
+            Pages::Chunks(_) => usable,
+        };
+        let usable = if taken <= self.limit() { taken } else { usable };
+        let plan = pages::Plan { offset: 0, bytes: taken, usable, tag: PROVEN };
+        let plan = self.pages.grow(plan, self.options.maximum_bytes, &self.upstream).map_err(|e| {
+            if e.is_out_of_memory() { self.out_of_memory(bytes) } else { e }
+        })?;
+        self.state.lock().place.extend(plan.offset, plan.usable, PROVEN, LARGE);
+        self.note_reserved();
+        Ok(())
+    }
+
+    /// Bytes that may be mapped at most.
+    fn limit(&self) -> u64 {
+        self.options.maximum_bytes.unwrap_or(u64::MAX)
+    }
+
+    /// The device of the pool.
+    pub fn device_ordinal(&self) -> i32 {
+        self.device
+    }
+
+    /// The settings it was made with.
+    pub fn options(&self) -> &PoolOptions {
+        &self.options
+    }
+
+    /// True when the pool maps ranges of its own; false when it takes chunks through its upstream.
+    pub fn has_own_ranges(&self) -> bool {
+        matches!(self.pages, Pages::Virtual(_))
+    }
+
+    /// Checks the invariants of the placer.
+    ///
+    /// # Errors
+    /// What does not hold.
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), String> {
+        self.state.lock().place.check()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if tenure_driver::process::unusable() {
+            // No driver call any more: what the driver holds goes with the process.
+            match &self.pages {
+                Pages::Virtual(v) => v.forget(),
+                Pages::Chunks(c) => c.forget(),
+            }
+            return;
+        }
+        // Unmapping does not wait for the device, so everything must have passed. One proof covers all streams.
+        let unproven = self.state.get_mut().unproven() > 0 || self.state.get_mut().place.live_count() > 0;
+        if unproven && let Err(e) = crate::device::prove(self.device) {
+            log::warn!("tenure: waiting for device {} before a pool ends: {e}", self.device);
+        }
+        let pieces = self.pages.pieces();
+        let (stay, error) = self.pages.give_back(&pieces, &self.upstream);
+        if let Some(e) = error {
+            log::error!("tenure: {} pieces of a pool could not be given back when it ended: {e}", stay.len());
+        }
+    }
+}

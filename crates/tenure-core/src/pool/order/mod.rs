@@ -1,0 +1,203 @@
+//! *order*: who may have this memory now.
+//!
+//! Memory freed on stream A may be used on stream B only if the free happens before the use *on the device*.
+//!
+//! ```text
+//!   free on A ------------> tag cur(A)              A may have it at once; no driver call
+//!   checkpoint on A ------> cur(A) becomes sealed(A), an event is recorded on A
+//!     event complete -----> PROVEN                  everyone may have it
+//!     B waits for it -----> that one block is B's
+//!   free of a stream that nobody can name, or flagged so
+//!                    -----> UNPROVEN ---device proof---> PROVEN
+//! ```
+//!
+//! A [`Record`] stands for one stream identity; its two tags are what the placer knows of it. The legacy stream and the
+//! blocking streams of its device are in implicit order, so that each may have the other's blocks.
+//!
+//! **Invariants**
+//! * I7: an event is recorded after every free that its tag covers: sealing happens under the pool's lock, recording after.
+//! * I11: a record is dropped only when nothing free carries its tags and nothing live is stamped with them, so that a
+//!   number that is used again can match nothing old; identities (object ids, driver ids) are never used again at all.
+//! * No driver call under the pool's lock. A record is *pinned* while the driver is asked about its stream without the
+//!   caller carrying it; the stream's end waits for the pins.
+//!
+//! **Cost**: a lookup is one hash of 16 bytes; the legacy stream needs none.
+
+pub(super) mod identity;
+
+pub(super) use identity::{Key, Who};
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tenure_driver::{Event, RawStream};
+
+use super::place::{PROVEN, Place};
+use crate::sync::Arc;
+
+/// The tag of what waits for a device proof that is under way.
+pub(super) const PENDING: u32 = 2;
+/// The first tag of records.
+const FIRST: u32 = 4;
+/// Records above this number are looked through for some that can go.
+const MANY: usize = 64;
+
+/// One stream identity.
+pub(super) struct Record {
+    pub(super) key: Key,
+    pub(super) raw: RawStream,
+    /// In implicit order with the legacy stream.
+    pub(super) blocking: bool,
+    /// The stream has ended: nothing may name it.
+    pub(super) closed: bool,
+    /// Calls under way that name the stream to the driver without carrying it.
+    pub(super) pins: u32,
+    /// Covers what has the sealed tag.
+    pub(super) sealed: Option<Arc<Event>>,
+}
+
+impl Record {
+    /// True when a call on this thread may name the stream to the driver: it is alive without the caller's doing.
+    pub(super) fn touchable(&self) -> bool {
+        !self.closed
+            && match self.key {
+                Key::Legacy => true,
+                Key::PerThread(thread) => thread == identity::this_thread(),
+                Key::Object(_) => true,
+                Key::Raw(_) => false,
+            }
+    }
+}
+
+/// The tag of what was freed on the record's stream and is not covered by an event.
+#[inline]
+pub(super) fn cur(record: u32) -> u32 {
+    FIRST + 2 * record
+}
+
+/// The tag of what the record's event covers.
+#[inline]
+pub(super) fn sealed(record: u32) -> u32 {
+    FIRST + 2 * record + 1
+}
+
+/// The tags that a request may take from, by preference.
+pub(super) type Tags = SmallVec<[u32; 8]>;
+
+/// All records of a pool.
+#[derive(Default)]
+pub(super) struct Records {
+    entries: Vec<Option<Record>>,
+    by_key: FxHashMap<Key, u32>,
+    legacy: Option<u32>,
+    spare: Vec<u32>,
+}
+
+impl Records {
+    /// The record of an identity.
+    #[inline]
+    pub(super) fn find(&self, key: Key) -> Option<u32> {
+        if key == Key::Legacy { self.legacy } else { self.by_key.get(&key).copied() }
+    }
+
+    /// The record that a live block is stamped with.
+    #[inline]
+    pub(super) fn of_stamp(&self, stamp: u32) -> Option<(u32, &Record)> {
+        let number = stamp.checked_sub(FIRST)? / 2;
+        Some((number, self.entries.get(number as usize)?.as_ref()?))
+    }
+
+    pub(super) fn get(&self, record: u32) -> Option<&Record> {
+        self.entries.get(record as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, record: u32) -> Option<&mut Record> {
+        self.entries.get_mut(record as usize)?.as_mut()
+    }
+
+    /// All of them, with their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Record)> {
+        self.entries.iter().enumerate().filter_map(|(i, r)| Some((i as u32, r.as_ref()?)))
+    }
+
+    /// Number of records.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.spare.len()
+    }
+
+    /// Adds a record for an identity that has none.
+    pub(super) fn add(&mut self, key: Key, raw: RawStream, blocking: bool, place: &Place) -> u32 {
+        if self.len() >= MANY {
+            self.retire(place);
+        }
+        let record = Record { key, raw, blocking, closed: false, pins: 0, sealed: None };
+        let number = match self.spare.pop() {
+            Some(number) => {
+                self.entries[number as usize] = Some(record);
+                number
+            }
+            None => {
+                self.entries.push(Some(record));
+                self.entries.len() as u32 - 1
+            }
+        };
+        if key == Key::Legacy {
+            self.legacy = Some(number);
+        } else {
+            self.by_key.insert(key, number);
+        }
+        number
+    }
+
+    /// The identity is over: nothing finds the record by it any more.
+    pub(super) fn close(&mut self, record: u32) {
+        let Some(entry) = self.get_mut(record) else { return };
+        entry.closed = true;
+        let key = entry.key;
+        self.by_key.remove(&key);
+    }
+
+    /// Drops the records that nothing needs: closed ones, and, where there are many, whatever has no block at all.
+    pub(super) fn retire(&mut self, place: &Place) {
+        let many = self.len() >= MANY;
+        for number in 0..self.entries.len() as u32 {
+            let Some(record) = self.get(number) else { continue };
+            let may = (record.closed || many) && record.pins == 0 && record.key != Key::Legacy;
+            if may && place.tag_unused(cur(number)) && place.tag_unused(sealed(number)) {
+                let key = record.key;
+                if !record.closed {
+                    self.by_key.remove(&key);
+                }
+                self.entries[number as usize] = None;
+                self.spare.push(number);
+            }
+        }
+    }
+
+    /// What the stream of a record may take on the fast path: its own, what is proven, what is in implicit order and cheap
+    /// to name.
+    #[inline]
+    pub(super) fn tags(&self, record: u32) -> Tags {
+        let mut tags = Tags::new();
+        tags.extend([cur(record), sealed(record), PROVEN]);
+        if let Some(legacy) = self.legacy
+            && legacy != record
+            && self.get(record).is_some_and(|r| r.blocking)
+        {
+            tags.extend([cur(legacy), sealed(legacy)]);
+        }
+        tags
+    }
+
+    /// [`Records::tags`], and for the legacy stream those of every blocking stream.
+    pub(super) fn all_tags(&self, record: u32) -> Tags {
+        let mut tags = self.tags(record);
+        if self.legacy == Some(record) {
+            for (other, entry) in self.iter() {
+                if other != record && entry.blocking {
+                    tags.extend([cur(other), sealed(other)]);
+                }
+            }
+        }
+        tags
+    }
+}

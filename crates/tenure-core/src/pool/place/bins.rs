@@ -1,0 +1,235 @@
+//! Free blocks by size: two levels, five bits in the second.
+//!
+//! ```text
+//!  first level     one bit per power of two of the size     fl  0000100110000000
+//!  second level    32 steps between two powers              sl  [.. 00000000000100000000000010000000 ..]
+//!  heads           one list of blocks per step              [.. -> block -> block ..]
+//! ```
+//!
+//! Each tag (see the parent module) has bins of its own, so that what one stream may have is found without looking at
+//! what it may not have. Blocks too small to be asked for hang in one list of slivers per tag: they are found when a
+//! neighbour frees or when the tag changes, never by a search.
+//!
+//! **Invariants**: a free block is in exactly one list of its own tag; a bit is set exactly when its list is not empty.
+//!
+//! **Cost**: insert and remove are constant; a search looks at two words and at most [`WALK`] blocks of a list.
+
+use super::block::{Blocks, MIN_LARGE, NIL, State};
+
+/// Bits of the second level.
+const SECOND: u32 = 5;
+/// The power of two of the smallest binned size.
+const FIRST: u32 = MIN_LARGE.ilog2();
+/// First-level classes: sizes are `u32` units.
+const ROWS: usize = (32 - FIRST) as usize;
+/// How many blocks of one list a search compares.
+const WALK: usize = 32;
+
+/// The free blocks of one tag.
+pub(super) struct Bins {
+    rows: u32,
+    steps: [u32; ROWS],
+    heads: Box<[u32; ROWS << SECOND]>,
+    slivers: u32,
+    /// Units in all lists.
+    pub(super) units: u64,
+    /// Blocks in all lists.
+    pub(super) count: u32,
+}
+
+/// The list that a block of `units` units is in.
+#[inline]
+fn bin(units: u32) -> (usize, usize) {
+    let power = units.ilog2();
+    ((power - FIRST) as usize, ((units >> (power - SECOND)) & ((1 << SECOND) - 1)) as usize)
+}
+
+impl Bins {
+    pub(super) fn new() -> Self {
+        Self {
+            rows: 0,
+            steps: [0; ROWS],
+            heads: Box::new([NIL; ROWS << SECOND]),
+            slivers: NIL,
+            units: 0,
+            count: 0,
+        }
+    }
+
+    /// The head of the list for `units` units.
+    #[inline]
+    fn head(&mut self, units: u32) -> &mut u32 {
+        if units < MIN_LARGE {
+            return &mut self.slivers;
+        }
+        let (row, step) = bin(units);
+        &mut self.heads[(row << SECOND) | step]
+    }
+
+    /// Puts a free block first in its list.
+    #[inline]
+    pub(super) fn insert(&mut self, blocks: &mut Blocks, index: u32) {
+        let units = blocks[index].units;
+        let head = self.head(units);
+        let next = *head;
+        *head = index;
+        blocks[index].a = NIL;
+        blocks[index].b = next;
+        if next != NIL {
+            blocks[next].a = index;
+        }
+        if units >= MIN_LARGE {
+            let (row, step) = bin(units);
+            self.rows |= 1 << row;
+            self.steps[row] |= 1 << step;
+        }
+        self.units += u64::from(units);
+        self.count += 1;
+    }
+
+    /// Takes a free block out of its list.
+    #[inline]
+    pub(super) fn remove(&mut self, blocks: &mut Blocks, index: u32) {
+        let (units, previous, next) = (blocks[index].units, blocks[index].a, blocks[index].b);
+        if next != NIL {
+            blocks[next].a = previous;
+        }
+        if previous != NIL {
+            blocks[previous].b = next;
+        } else {
+            *self.head(units) = next;
+            if next == NIL && units >= MIN_LARGE {
+                let (row, step) = bin(units);
+                self.steps[row] &= !(1 << step);
+                if self.steps[row] == 0 {
+                    self.rows &= !(1 << row);
+                }
+            }
+        }
+        self.units -= u64::from(units);
+        self.count -= 1;
+    }
+
+    /// The block that fits `units` units at a multiple of `align` units best, as far as [`WALK`] blocks of a list show.
+    /// The block at the end of a range is taken only where no other fits: the range then stays as short as it can.
+    #[inline]
+    pub(super) fn fit(&self, blocks: &Blocks, units: u32, align: u32) -> Option<u32> {
+        let mut last = None;
+        let (row, step) = bin(units);
+        // The list of the size itself holds blocks that are too small as well; every block of a later list is large
+        // enough but for the alignment.
+        let mut at = if self.steps[row] & (1 << step) != 0 { Some((row, step)) } else { self.next((row, step)) };
+        while let Some((row, step)) = at {
+            let found = self.walk(blocks, (row << SECOND) | step, units, align, &mut last);
+            if found.is_some() {
+                return found;
+            }
+            at = self.next((row, step));
+        }
+        last
+    }
+
+    /// The next list that is not empty.
+    #[inline]
+    fn next(&self, (row, step): (usize, usize)) -> Option<(usize, usize)> {
+        let steps = self.steps[row] & u32::MAX.checked_shl(step as u32 + 1).unwrap_or(0);
+        if steps != 0 {
+            return Some((row, steps.trailing_zeros() as usize));
+        }
+        let rows = self.rows & u32::MAX.checked_shl(row as u32 + 1).unwrap_or(0);
+        if rows == 0 {
+            return None;
+        }
+        let row = rows.trailing_zeros() as usize;
+        Some((row, self.steps[row].trailing_zeros() as usize))
+    }
+
+    /// The smallest block of a list that fits, the lowest among equals; `last` becomes one that ends its range.
+    #[inline]
+    fn walk(&self, blocks: &Blocks, list: usize, units: u32, align: u32, last: &mut Option<u32>) -> Option<u32> {
+        let mut best: Option<(u32, u32, u32)> = None;
+        let mut index = self.heads[list];
+        for _ in 0..WALK {
+            if index == NIL {
+                break;
+            }
+            let block = &blocks[index];
+            let skip = block.start.next_multiple_of(align) - block.start;
+            if block.units >= units && block.units - units >= skip {
+                let key = (block.units, block.start, index);
+                if best.is_none_or(|b| key < b) {
+                    if blocks[block.next].state == State::Sentinel {
+                        last.get_or_insert(index);
+                    } else {
+                        best = Some(key);
+                    }
+                }
+            }
+            index = block.b;
+        }
+        best.map(|(_, _, index)| index)
+    }
+
+    /// Some block, or `None` when there is none; for emptying.
+    pub(super) fn any(&self) -> Option<u32> {
+        if self.slivers != NIL {
+            return Some(self.slivers);
+        }
+        if self.rows == 0 {
+            return None;
+        }
+        let row = self.rows.trailing_zeros() as usize;
+        Some(self.heads[(row << SECOND) | self.steps[row].trailing_zeros() as usize])
+    }
+
+    /// Units of the largest block, 0 without one.
+    pub(super) fn largest(&self, blocks: &Blocks) -> u32 {
+        if self.rows == 0 {
+            return 0;
+        }
+        let row = 31 - self.rows.leading_zeros() as usize;
+        let step = 31 - self.steps[row].leading_zeros() as usize;
+        let mut largest = 0;
+        let mut index = self.heads[(row << SECOND) | step];
+        while index != NIL {
+            largest = largest.max(blocks[index].units);
+            index = blocks[index].b;
+        }
+        largest
+    }
+
+    /// Every block with the size that its list says, or what is wrong.
+    pub(super) fn check(&self, blocks: &Blocks) -> Result<Vec<u32>, String> {
+        let mut found = Vec::new();
+        let mut list = |head: u32, fits: &dyn Fn(u32) -> bool| -> Result<(), String> {
+            let (mut index, mut previous) = (head, NIL);
+            while index != NIL {
+                let block = &blocks[index];
+                if block.a != previous || !fits(block.units) {
+                    return Err(format!("free block {index} is in a wrong list or linked badly"));
+                }
+                found.push(index);
+                previous = index;
+                index = block.b;
+            }
+            Ok(())
+        };
+        list(self.slivers, &|units| units < MIN_LARGE)?;
+        for row in 0..ROWS {
+            if (self.rows >> row & 1 == 1) != (self.steps[row] != 0) {
+                return Err(format!("the bit of row {row} is wrong"));
+            }
+            for step in 0..1 << SECOND {
+                let head = self.heads[(row << SECOND) | step];
+                if (self.steps[row] >> step & 1 == 1) != (head != NIL) {
+                    return Err(format!("the bit of list {row}/{step} is wrong"));
+                }
+                list(head, &|units| units >= MIN_LARGE && bin(units) == (row, step))?;
+            }
+        }
+        if found.len() != self.count as usize {
+            return Err(format!("{} blocks in the lists, {} counted", found.len(), self.count));
+        }
+        Ok(found)
+    }
+}

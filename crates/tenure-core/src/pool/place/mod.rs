@@ -1,0 +1,732 @@
+//! *place*: which bytes of a range are handed out, and who may have the others. No device, no locks, no time.
+//!
+//! ```text
+//!        allocate(bytes, align, tags)                    free(entry, tag)
+//!           | <= 32 KiB           | more                    |
+//!         runs (slots, bitmap)   bins (two-level fit)     granule map: address -> block, checked
+//!              \________________/                           |
+//!                    blocks, 32 bytes each, tiling the mapped ranges; equal tags that touch are one block
+//! ```
+//!
+//! Positions are offsets in a range of at most 2^32 units of [`UNIT`] bytes; the layer above turns them into addresses.
+//!
+//! **Tags.** A free block carries a tag that says who may have it: [`PROVEN`] is for everyone; any other tag means *in
+//! the order of the stream record that has it*, and only who names it in `tags` gets it. Blocks merge with equal tags
+//! only: what joined could not be told apart. [`Place::relabel`] changes a whole tag at once (a proof arrived) and merges.
+//!
+//! **Stamps.** A live block is booked with its owner (the resource that was asked) and the stamp of who asked (the tag
+//! of the stream's record). A tag is in use while something free has it or something live is stamped with it.
+//!
+//! **Invariants** ([`Place::check`]): I1 live pieces are disjoint, inside mapped ranges, aligned. I3 blocks tile every
+//! range; the granule map names every live block and run, and nothing else. I4 no two neighbours that are free have
+//! equal tags; every free block is in one list of its tag; bitmaps agree.
+//!
+//! **Cost**: allocate and free are constant (32 blocks of one list are compared at most, one bitmap of four words is
+//! read); relabelling is linear in the pieces of the tag; 32 bytes a block, 16 a slot.
+
+mod bins;
+mod block;
+mod check;
+mod granule;
+mod ranges;
+mod runs;
+
+use bins::Bins;
+use block::{Blocks, MAX_SMALL, MIN_LARGE, NIL, State};
+use granule::GranuleMap;
+use ranges::Range;
+use runs::{CLASSES, Run, Slot, class_of, class_units, slots_for};
+
+/// Bytes in a unit: what everything is rounded to.
+pub const UNIT: u64 = 256;
+
+/// The tag of what everyone may have.
+pub const PROVEN: u32 = 0;
+
+/// The tag of what nobody may have before the whole device has been waited for. As a stamp: asked for by nobody known.
+pub const UNPROVEN: u32 = 1;
+
+/// Why an address and a size do not name a live block. Bytes and owners are what is booked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing was ever handed out there.
+    Unknown,
+    /// It was handed out and is free again.
+    Freed,
+    /// Inside a live block.
+    Interior {
+        /// Its owner.
+        owner: u64,
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+/// A live block, found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    block: u32,
+    slot: u32,
+    /// Where it starts, in bytes from the start of the range.
+    pub offset: u64,
+    /// What it was asked for, rounded as every request is.
+    pub bytes: u64,
+    /// The resource that was asked.
+    pub owner: u64,
+    /// What it was stamped with.
+    pub stamp: u32,
+}
+
+/// What the placer knows of one tag.
+struct Tag {
+    /// Free blocks, by zone.
+    bins: [Bins; 2],
+    /// Runs with a free slot, by class.
+    runs: [u32; CLASSES],
+    /// Units in free and pending slots.
+    slot_units: u64,
+    /// Live pieces stamped with it.
+    live: u64,
+    /// Live slots by class, for the size of the next run.
+    live_slots: [u32; CLASSES],
+}
+
+impl Tag {
+    fn block_units(&self) -> u64 {
+        self.bins.iter().map(|b| b.units).sum()
+    }
+}
+
+/// The placer.
+pub struct Place {
+    blocks: Blocks,
+    map: GranuleMap,
+    tags: Vec<Option<Box<Tag>>>,
+    runs: Vec<Run>,
+    spare_runs: Vec<u32>,
+    ranges: Vec<Range>,
+    /// By zone: the lowest and the first above the highest unit that was ever handed out.
+    touched: [(u32, u32); 2],
+    live_units: u64,
+    peak_units: u64,
+    live_count: u64,
+    mapped_units: u64,
+    /// Offsets from here on belong to the small zone for good; below, the small zone only borrows.
+    small_base: u32,
+}
+
+/// The zone of large blocks.
+pub const LARGE: u8 = 0;
+/// The zone of small ones: kept apart, so that a long-lived small block does not stand in the middle of a large hole.
+pub const SMALL: u8 = 1;
+
+/// The zone that a request belongs to: what is served from runs is small.
+#[inline]
+pub fn zone_of(bytes: u64) -> u8 {
+    if bytes <= MAX_SMALL as u64 * UNIT { SMALL } else { LARGE }
+}
+
+/// A request's size as it is booked, in units: small sizes are rounded to their class.
+#[inline]
+fn rounded(bytes: u64) -> u32 {
+    let units = bytes.div_ceil(UNIT) as u32;
+    if units <= MAX_SMALL { class_units(class_of(units.max(1))) } else { units }
+}
+
+/// A request's size as it is booked, in bytes. Equal results mean that two sizes cannot be told apart.
+#[inline]
+pub fn rounded_bytes(bytes: u64) -> u64 {
+    u64::from(rounded(bytes)) * UNIT
+}
+
+impl Place {
+    /// A placer for a range of `span` bytes, nothing of it mapped yet. At most 2^32 - 1 units are used. What is mapped at
+    /// `small_base` and above stays in the small zone.
+    pub fn new(span: u64, small_base: u64) -> Self {
+        let units = (span / UNIT).min(u64::from(u32::MAX));
+        Self {
+            blocks: Blocks::new(),
+            map: GranuleMap::new(units),
+            tags: Vec::new(),
+            runs: vec![Run::spare()],
+            spare_runs: Vec::new(),
+            ranges: Vec::new(),
+            touched: [(u32::MAX, 0); 2],
+            live_units: 0,
+            peak_units: 0,
+            live_count: 0,
+            mapped_units: 0,
+            small_base: (small_base / UNIT).min(u64::from(u32::MAX)) as u32,
+        }
+    }
+
+    /// Bytes handed out, as rounded.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_units * UNIT
+    }
+
+    /// The most bytes that were handed out at once.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_units * UNIT
+    }
+
+    /// Pieces handed out.
+    pub fn live_count(&self) -> u64 {
+        self.live_count
+    }
+
+    /// Bytes in mapped ranges.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.mapped_units * UNIT
+    }
+
+    /// Free bytes that carry `tag`, in blocks and in slots.
+    pub fn tag_bytes(&self, tag: u32) -> u64 {
+        self.tag_ref(tag).map_or(0, |t| (t.block_units() + t.slot_units) * UNIT)
+    }
+
+    /// Free bytes that carry `tag`, in whole blocks only.
+    pub fn tag_block_bytes(&self, tag: u32) -> u64 {
+        self.tag_ref(tag).map_or(0, |t| t.block_units() * UNIT)
+    }
+
+    /// The largest free block that carries `tag`, in bytes.
+    pub fn tag_largest(&self, tag: u32) -> u64 {
+        self.tag_ref(tag).map_or(0, |t| u64::from(t.bins.iter().map(|b| b.largest(&self.blocks)).max().unwrap_or(0)) * UNIT)
+    }
+
+    /// True when nothing free carries the tag and nothing live is stamped with it.
+    pub fn tag_unused(&self, tag: u32) -> bool {
+        self.tag_ref(tag).is_none_or(|t| t.live == 0 && t.block_units() == 0 && t.slot_units == 0)
+            && !self.runs.iter().any(|r| r.block != NIL && r.tag == tag)
+    }
+
+    fn tag_ref(&self, tag: u32) -> Option<&Tag> {
+        self.tags.get(tag as usize)?.as_deref()
+    }
+
+    #[inline]
+    fn tag(&mut self, tag: u32) -> &mut Tag {
+        let index = tag as usize;
+        if index >= self.tags.len() {
+            self.tags.resize_with(index + 1, || None);
+        }
+        self.tags[index].get_or_insert_with(|| {
+            Box::new(Tag { bins: [Bins::new(), Bins::new()], runs: [NIL; CLASSES], slot_units: 0, live: 0, live_slots: [0; CLASSES] })
+        })
+    }
+
+    /// Finds memory among the free blocks that carry one of `tags`, in that order of preference, and books it. `stamp`
+    /// is the tag of who asks; it must be one of `tags` for small sizes to be reused by the next request.
+    #[inline]
+    pub fn allocate(
+        &mut self,
+        bytes: u64,
+        align: u64,
+        tags: &[u32],
+        stamp: u32,
+        owner: u64,
+        zone: u8,
+    ) -> Option<u64> {
+        let units = bytes.div_ceil(UNIT);
+        let align = (align / UNIT).max(1) as u32;
+        let offset = if units <= u64::from(MAX_SMALL) && align <= MAX_SMALL {
+            self.allocate_slot((units as u32).max(1), align, tags, stamp, owner, zone)?
+        } else {
+            let units = u32::try_from(units).ok()?;
+            let asked = if units <= MAX_SMALL { rounded(bytes) as u16 } else { 0 };
+            let index = self.carve(units.max(MIN_LARGE), align, tags, zone)?;
+            let block = &mut self.blocks[index];
+            block.state = State::Live;
+            (block.tag, block.asked) = (stamp, asked);
+            (block.a, block.b) = (owner as u32, (owner >> 32) as u32);
+            let (start, units) = (block.start, block.units);
+            self.map.set(start, index);
+            self.note_live(start, units, stamp, zone);
+            start
+        };
+        Some(u64::from(offset) * UNIT)
+    }
+
+    #[inline]
+    fn note_live(&mut self, start: u32, units: u32, stamp: u32, zone: u8) {
+        let touched = &mut self.touched[zone as usize];
+        *touched = (touched.0.min(start), touched.1.max(start + units));
+        self.live_units += u64::from(units);
+        self.peak_units = self.peak_units.max(self.live_units);
+        self.live_count += 1;
+        self.tag(stamp).live += 1;
+    }
+
+    #[inline]
+    fn note_dead(&mut self, units: u32, stamp: u32) {
+        self.live_units -= u64::from(units);
+        self.live_count -= 1;
+        self.tag(stamp).live -= 1;
+    }
+
+    #[inline]
+    fn allocate_slot(
+        &mut self,
+        units: u32,
+        align: u32,
+        tags: &[u32],
+        stamp: u32,
+        owner: u64,
+        zone: u8,
+    ) -> Option<u32> {
+        let asked = class_units(class_of(units)) as u16;
+        // A slot of a power of two at least as large as the alignment, in a run that starts at a multiple of it, is aligned.
+        let class = class_of(if align > 1 { units.next_power_of_two().max(align) } else { units });
+        let (mut run, mut tag) = (NIL, PROVEN);
+        'search: for candidate in tags {
+            let Some(Some(entry)) = self.tags.get(*candidate as usize) else { continue };
+            let mut index = entry.runs[class];
+            for _ in 0..8 {
+                if index == NIL {
+                    break;
+                }
+                if align == 1 || self.blocks[self.runs[index as usize].block].start % align == 0 {
+                    (run, tag) = (index, *candidate);
+                    break 'search;
+                }
+                index = self.runs[index as usize].next;
+            }
+        }
+        if run == NIL {
+            (run, tag) = self.new_run(class, align, tags, stamp, zone)?;
+        }
+        if tag == PROVEN && stamp > UNPROVEN {
+            self.unlist(run);
+            let entry = &mut self.runs[run as usize];
+            let free = u64::from(entry.free_count() * class_units(class));
+            entry.tag = stamp;
+            // Slots that others left in the new tag's order are its own again.
+            let own = u64::from(entry.relabel(stamp, stamp) * class_units(class));
+            self.tag(PROVEN).slot_units -= free;
+            self.tag(stamp).slot_units += free;
+            debug_assert!(own <= self.tag(stamp).slot_units);
+            self.list(run);
+            tag = stamp;
+        }
+        let entry = &mut self.runs[run as usize];
+        let slot = entry.take(owner, stamp, asked)?;
+        let full = entry.free_count() == 0;
+        let slot_units = class_units(class);
+        let start = self.blocks[entry.block].start + slot * slot_units;
+        if full {
+            self.unlist(run);
+        }
+        self.tag(tag).slot_units -= u64::from(slot_units);
+        self.tag(stamp).live_slots[class] += 1;
+        self.note_live(start, slot_units, stamp, zone);
+        Some(start)
+    }
+
+    /// Cuts a new run from the free blocks of `tags`.
+    fn new_run(&mut self, class: usize, align: u32, tags: &[u32], stamp: u32, zone: u8) -> Option<(u32, u32)> {
+        let units = class_units(class);
+        let mut slots = slots_for(class, self.tag(stamp).live_slots[class]);
+        let block = loop {
+            match self.carve(slots * units, align, tags, zone) {
+                Some(block) => break block,
+                // A long run is a wish, not a need.
+                None if slots > slots_for(class, 0) => slots = slots_for(class, 0),
+                None => return None,
+            }
+        };
+        let tag = self.blocks[block].tag;
+        let run = self.spare_runs.pop().unwrap_or_else(|| {
+            self.runs.push(Run::spare());
+            self.runs.len() as u32 - 1
+        });
+        self.runs[run as usize].start(block, class, tag, slots);
+        let (start, tag) = {
+            let entry = &mut self.blocks[block];
+            (entry.state, entry.a) = (State::Run, run);
+            (entry.start, entry.tag)
+        };
+        self.map.set(start, block);
+        self.tag(tag).slot_units += u64::from(slots * units);
+        self.list(run);
+        Some((run, tag))
+    }
+
+    /// First in the list of its tag and class.
+    fn list(&mut self, run: u32) {
+        let Run { tag, class, .. } = self.runs[run as usize];
+        let head = std::mem::replace(&mut self.tag(tag).runs[class as usize], run);
+        let entry = &mut self.runs[run as usize];
+        (entry.prev, entry.next) = (NIL, head);
+        if head != NIL {
+            self.runs[head as usize].prev = run;
+        }
+    }
+
+    /// Out of the list of its tag and class.
+    fn unlist(&mut self, run: u32) {
+        let Run { tag, class, prev, next, .. } = self.runs[run as usize];
+        if next != NIL {
+            self.runs[next as usize].prev = prev;
+        }
+        if prev != NIL {
+            self.runs[prev as usize].next = next;
+        } else {
+            debug_assert_eq!(self.tag(tag).runs[class as usize], run);
+            self.tag(tag).runs[class as usize] = next;
+        }
+        let entry = &mut self.runs[run as usize];
+        (entry.prev, entry.next) = (NIL, NIL);
+    }
+
+    /// Takes `units` units at a multiple of `align` out of the free blocks of `tags` in `zone`: out of its list, in no
+    /// state yet. The tightest block wins; among equals the tag that comes first, then the lowest address.
+    fn carve(&mut self, units: u32, align: u32, tags: &[u32], zone: u8) -> Option<u32> {
+        let mut best: Option<(u32, u32)> = None;
+        for tag in tags {
+            let Some(Some(entry)) = self.tags.get(*tag as usize) else { continue };
+            let Some(index) = entry.bins[zone as usize].fit(&self.blocks, units, align) else { continue };
+            if best.is_none_or(|(size, _)| self.blocks[index].units < size) {
+                best = Some((self.blocks[index].units, index));
+            }
+        }
+        let (_, index) = best?;
+        self.remove_free(index);
+        let (start, end, tag) = (self.blocks[index].start, self.blocks[index].end(), self.blocks[index].tag);
+        let first = start.next_multiple_of(align);
+        if first > start {
+            // The front goes back; its neighbour before is live or has another tag, so it merges with nothing.
+            let prev = self.blocks[index].prev;
+            let front = self.blocks.add(start, first - start, prev, index, tag, zone, State::Free);
+            self.insert_free(front);
+        }
+        if end > first + units {
+            let next = self.blocks[index].next;
+            let back = self.blocks.add(first + units, end - first - units, index, next, tag, zone, State::Free);
+            self.insert_free(back);
+        }
+        let block = &mut self.blocks[index];
+        (block.start, block.units) = (first, units);
+        Some(index)
+    }
+
+    /// Lends `bytes` bytes from the high end of the highest free block of `tags` to the small zone. Small pieces then
+    /// gather at one end of the range instead of standing in its middle.
+    pub fn feed(&mut self, bytes: u64, tags: &[u32]) -> bool {
+        let units = (bytes / UNIT) as u32;
+        let fits = |b: &block::Block| {
+            b.state == State::Free && b.zone == LARGE && tags.contains(&b.tag) && b.units >= units
+        };
+        let mut best = None;
+        for range in &self.ranges {
+            let mut index = self.blocks[range.tail].prev;
+            while index != range.head && !fits(&self.blocks[index]) {
+                index = self.blocks[index].prev;
+            }
+            if index != range.head {
+                best = Some(index);
+            }
+        }
+        let Some(index) = best else { return false };
+        self.remove_free(index);
+        let (tag, end, next) = (self.blocks[index].tag, self.blocks[index].end(), self.blocks[index].next);
+        if self.blocks[index].units > units {
+            self.blocks[index].units -= units;
+            self.insert_free(index);
+            let piece = self.blocks.add(end - units, units, index, next, tag, SMALL, State::Run);
+            self.release(piece, tag);
+        } else {
+            self.blocks[index].zone = SMALL;
+            self.release(index, tag);
+        }
+        true
+    }
+
+    #[inline]
+    fn insert_free(&mut self, index: u32) {
+        let (tag, zone) = (self.blocks[index].tag, self.blocks[index].zone);
+        self.tag(tag);
+        if let Some(Some(entry)) = self.tags.get_mut(tag as usize) {
+            entry.bins[zone as usize].insert(&mut self.blocks, index);
+        }
+    }
+
+    #[inline]
+    fn remove_free(&mut self, index: u32) {
+        let (tag, zone) = (self.blocks[index].tag, self.blocks[index].zone);
+        if let Some(Some(entry)) = self.tags.get_mut(tag as usize) {
+            entry.bins[zone as usize].remove(&mut self.blocks, index);
+        }
+    }
+
+    /// Makes a block free with `tag`, merged with its neighbours of the same tag.
+    #[inline]
+    fn release(&mut self, index: u32, tag: u32) -> u32 {
+        let (prev, next, zone) = (self.blocks[index].prev, self.blocks[index].next, self.blocks[index].zone);
+        let block = &mut self.blocks[index];
+        (block.state, block.tag, block.asked) = (State::Free, tag, 0);
+        let merges = |b: &block::Block| b.state == State::Free && b.tag == tag && b.zone == zone;
+        let mut index = index;
+        if merges(&self.blocks[next]) {
+            self.remove_free(next);
+            self.blocks[index].units += self.blocks[next].units;
+            self.blocks.remove(next);
+        }
+        if merges(&self.blocks[prev]) {
+            self.remove_free(prev);
+            self.blocks[prev].units += self.blocks[index].units;
+            self.blocks.remove(index);
+            index = prev;
+        }
+        self.insert_free(index);
+        index
+    }
+
+    /// The live block that starts at `offset`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    #[inline]
+    pub fn entry(&self, offset: u64) -> Result<Entry, Fault> {
+        let entry = self.around(offset)?;
+        if entry.offset == offset {
+            Ok(entry)
+        } else {
+            Err(Fault::Interior { owner: entry.owner, bytes: entry.bytes })
+        }
+    }
+
+    /// The live block that contains `offset`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    #[inline]
+    pub fn around(&self, offset: u64) -> Result<Entry, Fault> {
+        let unit = u32::try_from(offset / UNIT).map_err(|_| Fault::Unknown)?;
+        let freed = || {
+            let touched = self.touched.iter().any(|(low, end)| (*low..*end).contains(&unit));
+            if touched && self.is_mapped(unit) { Fault::Freed } else { Fault::Unknown }
+        };
+        let mut index = self.map.at_or_before(unit).ok_or_else(freed)?;
+        if self.blocks[index].start > unit {
+            index = self.map.before(unit).ok_or_else(freed)?;
+        }
+        let block = &self.blocks[index];
+        if unit >= block.end() {
+            return Err(freed());
+        }
+        if block.state == State::Run {
+            let run = &self.runs[block.a as usize];
+            let units = class_units(run.class as usize);
+            let slot = (unit - block.start) / units;
+            let entry = run.slot(slot);
+            if entry.state != Slot::Live {
+                return Err(freed());
+            }
+            return Ok(Entry {
+                block: index,
+                slot,
+                offset: u64::from(block.start + slot * units) * UNIT,
+                bytes: u64::from(entry.asked) * UNIT,
+                owner: entry.owner,
+                stamp: entry.tag,
+            });
+        }
+        let asked = if block.asked != 0 { u32::from(block.asked) } else { block.units };
+        Ok(Entry {
+            block: index,
+            slot: 0,
+            offset: u64::from(block.start) * UNIT,
+            bytes: u64::from(asked) * UNIT,
+            owner: block.owner(),
+            stamp: block.tag,
+        })
+    }
+
+    /// Frees what [`Place::entry`] found, nothing having happened in between, in the order of `tag`.
+    #[inline]
+    pub fn free(&mut self, entry: &Entry, tag: u32) {
+        let block = &self.blocks[entry.block];
+        if block.state != State::Run {
+            let (start, units) = (block.start, block.units);
+            self.map.clear(start);
+            self.note_dead(units, entry.stamp);
+            self.release(entry.block, tag);
+            return;
+        }
+        let run = block.a;
+        let state = &mut self.runs[run as usize];
+        let class = state.class as usize;
+        let units = class_units(class);
+        let was_full = state.free_count() == 0;
+        let own = state.free(entry.slot, tag);
+        let (run_tag, empty) = (state.tag, state.live == 0);
+        self.note_dead(units, entry.stamp);
+        self.tag(entry.stamp).live_slots[class] -= 1;
+        self.tag(if own { run_tag } else { tag }).slot_units += u64::from(units);
+        if own && was_full {
+            self.list(run);
+        }
+        if empty {
+            let entry = &self.runs[run as usize];
+            let alone = entry.prev == NIL && entry.next == NIL;
+            if entry.pending > 0 || !alone {
+                self.dissolve(run);
+            }
+        }
+    }
+
+    /// Gives the block of a run without live slots back to the bins, in pieces of equal tags.
+    fn dissolve(&mut self, run: u32) {
+        if self.runs[run as usize].free_count() > 0 {
+            self.unlist(run);
+        }
+        let entry = &mut self.runs[run as usize];
+        let index = entry.block;
+        entry.block = NIL;
+        let (units, slots) = (class_units(entry.class as usize), entry.len());
+        self.map.clear(self.blocks[index].start);
+        let mut index = index;
+        let mut slot = 0;
+        while slot < slots {
+            let tag = self.runs[run as usize].tag_of(slot);
+            let mut end = slot + 1;
+            while end < slots && self.runs[run as usize].tag_of(end) == tag {
+                end += 1;
+            }
+            self.tag(tag).slot_units -= u64::from((end - slot) * units);
+            let (start, next, zone) = (self.blocks[index].start, self.blocks[index].next, self.blocks[index].zone);
+            let length = (end - slot) * units;
+            let rest = if end < slots {
+                let left = self.blocks[index].units - length;
+                self.blocks[index].units = length;
+                // Not free yet, so that the piece before does not merge with it.
+                self.blocks.add(start + length, left, index, next, tag, zone, State::Run)
+            } else {
+                NIL
+            };
+            self.release(index, tag);
+            index = rest;
+            slot = end;
+        }
+        self.spare_runs.push(run);
+    }
+
+    /// Gives back the empty runs that are kept for the next request of their class; true when there was one.
+    pub fn drain(&mut self) -> bool {
+        let mut any = false;
+        for run in 1..self.runs.len() {
+            let entry = &self.runs[run];
+            if entry.block != NIL && entry.live == 0 {
+                self.dissolve(run as u32);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// [`Place::drain`], and free memory that the small zone borrowed goes back to the large one where no small piece
+    /// stands beside it any more. Linear in the number of blocks.
+    pub fn consolidate(&mut self) {
+        self.drain();
+        for at in 0..self.ranges.len() {
+            let range = self.ranges[at];
+            if range.start >= self.small_base {
+                break;
+            }
+            let mut index = self.blocks[range.head].next;
+            while index != range.tail {
+                let block = self.blocks[index];
+                index = block.next;
+                if block.state != State::Free || block.zone != SMALL {
+                    continue;
+                }
+                let small = |i: u32| {
+                    let b = &self.blocks[i];
+                    b.zone == SMALL && matches!(b.state, State::Live | State::Run)
+                };
+                if !small(block.prev) && !small(block.next) {
+                    let this = self.blocks[block.next].prev;
+                    self.remove_free(this);
+                    self.blocks[this].zone = LARGE;
+                    let merged = self.release(this, block.tag);
+                    index = self.blocks[merged].next;
+                }
+            }
+        }
+    }
+
+    /// Gives [`PROVEN`] to the part of the large zone's `tag` blocks that was never handed out.
+    pub fn prove_untouched(&mut self, tag: u32) {
+        let touched = self.touched[LARGE as usize].1;
+        for (offset, bytes) in self.free_blocks(tag) {
+            let (start, end) = ((offset / UNIT) as u32, ((offset + bytes) / UNIT) as u32);
+            if end <= touched {
+                continue;
+            }
+            let Some(index) = self.free_block_at(start) else { continue };
+            if self.blocks[index].zone != LARGE {
+                continue;
+            }
+            self.remove_free(index);
+            let from = touched.max(start);
+            if from > start {
+                let next = self.blocks[index].next;
+                self.blocks[index].units = from - start;
+                self.insert_free(index);
+                let piece = self.blocks.add(from, end - from, index, next, tag, LARGE, State::Run);
+                self.release(piece, PROVEN);
+            } else {
+                self.release(index, PROVEN);
+            }
+        }
+    }
+
+    /// Gives what is free with tag `from` the tag `to`: blocks and, with `slots`, the free and pending slots of runs.
+    /// Used when a proof arrives (`to` = [`PROVEN`]) and when one is asked for (what is freed later is not covered).
+    pub fn relabel(&mut self, from: u32, to: u32, slots: bool) {
+        if from == to {
+            return;
+        }
+        while let Some(index) = self.tag_ref(from).and_then(|t| t.bins.iter().find_map(Bins::any)) {
+            self.remove_free(index);
+            self.release(index, to);
+        }
+        if !slots {
+            return;
+        }
+        for run in 1..self.runs.len() as u32 {
+            let entry = &mut self.runs[run as usize];
+            if entry.block == NIL {
+                continue;
+            }
+            let units = u64::from(class_units(entry.class as usize));
+            let listed = entry.free_count() > 0;
+            if entry.tag == from {
+                if listed {
+                    self.unlist(run);
+                }
+                let entry = &mut self.runs[run as usize];
+                let free = u64::from(entry.free_count()) * units;
+                entry.tag = to;
+                entry.relabel(to, to);
+                self.tag(from).slot_units -= free;
+                self.tag(to).slot_units += free;
+                if self.runs[run as usize].free_count() > 0 {
+                    self.list(run);
+                }
+            } else {
+                let own = entry.tag;
+                let count = u64::from(entry.relabel(from, to));
+                if count > 0 {
+                    let gets = if to == PROVEN { own } else { to };
+                    self.tag(from).slot_units -= count * units;
+                    self.tag(gets).slot_units += count * units;
+                    if !listed && self.runs[run as usize].free_count() > 0 {
+                        self.list(run);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Figures, giving back, and the error that names them.
+
+use super::pages::idle;
+use super::{Pool, State};
+use crate::error::{Error, OutOfMemory, Result};
+use crate::resource::Info;
+use crate::sync::atomic::Ordering;
+
+impl Pool {
+    /// The figures now, after what the classes keep has been given back.
+    pub(super) fn report(&self) -> Info {
+        let reserved = self.pages.reserved();
+        let mut state = self.state.lock();
+        state.place.consolidate();
+        let place = &state.place;
+        let live = place.live_bytes();
+        let reserved = reserved.max(place.mapped_bytes());
+        Info {
+            live_bytes: live,
+            cached_bytes: place.mapped_bytes() - live,
+            reserved_bytes: reserved,
+            largest_free_bytes: place.largest_free(),
+            peak_live_bytes: place.peak_bytes(),
+            peak_reserved_bytes: self.peak_reserved.load(Ordering::Relaxed).max(reserved),
+            live_count: place.live_count(),
+            unproven_bytes: state.unproven(),
+            device_proofs: self.proofs.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The peak of what is reserved; called after each growth.
+    pub(super) fn note_reserved(&self) {
+        self.peak_reserved.fetch_max(self.pages.reserved(), Ordering::Relaxed);
+    }
+
+    /// Out of memory, with every figure.
+    pub(super) fn out_of_memory(&self, requested: u64) -> Error {
+        let info = self.report();
+        // A driver that cannot answer this either is told apart by the zeros.
+        let (driver_free, driver_total) = crate::device::memory_info(self.device).unwrap_or_default();
+        let mut resource = String::from("pool");
+        let mut next = self.upstream.body();
+        loop {
+            resource.push_str(" > ");
+            resource.push_str(next.kind());
+            match next.upstream() {
+                Some(upstream) => next = upstream.body(),
+                None => break,
+            }
+        }
+        Error::OutOfMemory(Box::new(OutOfMemory {
+            requested,
+            live: info.live_bytes,
+            reserved: info.reserved_bytes,
+            limit: self.options.maximum_bytes.unwrap_or(0),
+            largest_free: info.largest_free_bytes,
+            driver_free,
+            driver_total,
+            resource,
+        }))
+    }
+
+    /// Gives back idle pages down to `keep` cached bytes; says how many bytes went to the device or the upstream.
+    ///
+    /// # Errors
+    /// What the driver or the upstream says; what went before stays gone.
+    pub(super) fn trim_to(&self, keep: u64) -> Result<u64> {
+        let keep = keep.max(self.options.release_threshold);
+        let cached = |state: &State| state.place.mapped_bytes() - state.place.live_bytes();
+        if cached(&self.state.lock()) <= keep {
+            return Ok(0);
+        }
+        let turn = self.turns.take()?;
+        let all = self.pages.pieces();
+        let pieces = self.prove_with(&turn, |state| {
+            let spare = cached(state).saturating_sub(keep);
+            let mut chosen = idle(&all, &state.place, spare);
+            chosen.retain(|(offset, bytes)| state.place.shrink(*offset, *bytes));
+            chosen
+        })?;
+        self.return_pieces(&pieces)
+    }
+
+    /// Gives pieces back that the placer has let go of. The caller has the turn. Says how many bytes went.
+    ///
+    /// # Errors
+    /// The first that was met; what could not go is the pool's again.
+    pub(super) fn return_pieces(&self, pieces: &[(u64, u64)]) -> Result<u64> {
+        if pieces.is_empty() {
+            return Ok(0);
+        }
+        let before = self.pages.reserved();
+        let (stay, error) = self.pages.give_back(pieces, &self.upstream);
+        let went = before.saturating_sub(self.pages.reserved());
+        if !stay.is_empty() {
+            let mut state = self.state.lock();
+            for (offset, bytes) in &stay {
+                let zone = self.zone_at(*offset);
+                state.place.extend(*offset, *bytes, super::place::PROVEN, zone);
+            }
+            state.resettle();
+        }
+        match error {
+            Some(e) if went == 0 || !stay.is_empty() => Err(e),
+            _ => Ok(went),
+        }
+    }
+
+    /// The zone that an offset belongs to for good.
+    fn zone_at(&self, offset: u64) -> u8 {
+        match &self.pages {
+            super::Pages::Virtual(v) if offset >= v.small_base() => super::place::SMALL,
+            _ => super::place::LARGE,
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The fast path and the checks: [`MemoryResource`] for [`Pool`].
+//!
+//! ```text
+//!   allocate     who? -> lock -> record -> take -> unlock          (else the ladder)
+//!   deallocate   address -> lock -> entry: checked -> tag -> free -> unlock
+//! ```
+//!
+//! **Cost**: no driver call for default streams; one question (is it capturing?) for objects; two for raw values that are
+//! carried, none for a free whose value is the one booked with the block.
+
+use std::any::Any;
+
+use tenure_driver::RawStream;
+
+use super::order::identity::refuse_capturing;
+use super::order::{Key, Who, cur};
+use super::place::{Entry, Fault, PROVEN, UNPROVEN, rounded_bytes};
+use super::{Pool, State};
+use crate::error::{Error, Misuse, MisuseKind, Result};
+use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
+use crate::stream::StreamRef;
+
+impl Pool {
+    /// Who asks, with as few questions as can be.
+    #[inline]
+    pub(super) fn who<'a>(&self, stream: StreamRef<'a>) -> Result<Who<'a>> {
+        let Some(who) = Who::known(stream) else {
+            return Who::ask(stream, self.options.assume_no_capture);
+        };
+        self.check_object(&who)?;
+        Ok(who)
+    }
+
+    /// An object must be of the pool's device and not capturing.
+    #[inline]
+    fn check_object(&self, who: &Who<'_>) -> Result<()> {
+        if let (Some(Key::Object(_)), Some(object)) = (who.key, who.stream.object) {
+            if object.device() != self.device {
+                return Err(self.other_device(object.device()));
+            }
+            if !self.options.assume_no_capture {
+                refuse_capturing(who.stream.raw)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn other_device(&self, device: i32) -> Error {
+        Error::invalid(format!(
+            "the stream belongs to device {device} and the pool to device {}: use a stream of the pool's device, or a pool \
+             of the stream's",
+            self.device
+        ))
+    }
+
+    /// What a record of the asker needs to know: whether its stream is in implicit order with the legacy one. Asked of the
+    /// driver once per identity, outside the lock.
+    ///
+    /// # Errors
+    /// A stream of another device; what the driver says.
+    pub(super) fn asker(&self, who: &Who<'_>) -> Result<Option<Asker>> {
+        let Some(key) = who.key else { return Ok(None) };
+        let raw = who.stream.raw;
+        {
+            let state = self.state.lock();
+            if let Some(record) = state.records.find(key).and_then(|r| state.records.get(r)) {
+                return Ok(Some(Asker { key, raw, blocking: record.blocking }));
+            }
+        }
+        let blocking = match key {
+            Key::Legacy | Key::PerThread(_) => true,
+            Key::Object(_) | Key::Raw(_) => {
+                let driver = crate::device::driver()?;
+                if who.stream.object.is_none() {
+                    let device = driver.device_of(raw)?;
+                    if device != self.device {
+                        return Err(self.other_device(device));
+                    }
+                }
+                !driver.stream_is_non_blocking(raw)?
+            }
+        };
+        Ok(Some(Asker { key, raw, blocking }))
+    }
+
+    /// Finds what a free names and checks it.
+    #[inline]
+    fn checked(&self, state: &State, ptr: u64, request: &Request) -> Result<Entry> {
+        let misuse = |kind, owner, owner_bytes| {
+            Error::Misuse(Misuse { kind, ptr, bytes: request.bytes as u64, asked: request.owner, owner, owner_bytes })
+        };
+        let Some(offset) = self.pages.offset_of(ptr) else { return Err(misuse(MisuseKind::UnknownPointer, 0, 0)) };
+        let entry = state.place.entry(offset).map_err(|fault| match fault {
+            Fault::Unknown => misuse(MisuseKind::UnknownPointer, 0, 0),
+            Fault::Freed => misuse(MisuseKind::DoubleFree, 0, 0),
+            Fault::Interior { owner, bytes } => misuse(MisuseKind::InteriorPointer, owner, bytes),
+        })?;
+        if entry.owner != request.owner {
+            return Err(misuse(MisuseKind::WrongResource, entry.owner, entry.bytes));
+        }
+        if entry.bytes != rounded_bytes(request.bytes as u64) {
+            return Err(misuse(MisuseKind::WrongSize, entry.owner, entry.bytes));
+        }
+        if ptr & (request.align as u64 - 1) != 0 {
+            return Err(misuse(MisuseKind::WrongAlignment, entry.owner, entry.bytes));
+        }
+        Ok(entry)
+    }
+
+    /// The tag of a free, if no driver call is needed to know it.
+    #[inline]
+    fn tag_known(state: &State, entry: &Entry, request: &Request, stream: StreamRef<'_>) -> Option<u32> {
+        if request.flags & Request::UNPROVEN != 0 {
+            return Some(UNPROVEN);
+        }
+        if let Some(who) = Who::known(stream) {
+            return state.records.find(who.key?).map(cur);
+        }
+        // A raw value: the one that the block was booked with needs no question. If the handle was given to another
+        // stream meanwhile, the block goes to the old stream's record, which that one never matches.
+        match state.records.of_stamp(entry.stamp) {
+            Some((record, known)) if known.raw == stream.raw && !known.closed => Some(cur(record)),
+            _ if stream.stored => Some(UNPROVEN),
+            _ => None,
+        }
+    }
+
+    /// Who frees on a stream that has no record yet; `None` where no stream can be named for it.
+    fn asked(&self, stream: StreamRef<'_>) -> Result<Option<Asker>> {
+        let who = match Who::known(stream) {
+            Some(who) => {
+                if let (Some(Key::Object(_)), Some(object)) = (who.key, stream.object) {
+                    if object.device() != self.device {
+                        return Err(self.other_device(object.device()));
+                    }
+                    // What was freed into a capture is ordered with nothing outside it.
+                    if refuse_capturing(stream.raw).is_err() {
+                        return Ok(None);
+                    }
+                }
+                who
+            }
+            None => match Who::ask(stream, false) {
+                Ok(who) => who,
+                Err(Error::Unsupported(_)) => return Ok(None),
+                Err(e) => return Err(e),
+            },
+        };
+        self.asker(&who)
+    }
+}
+
+/// Who asks, with all that a record of it needs.
+#[derive(Clone, Copy)]
+pub(super) struct Asker {
+    key: Key,
+    raw: RawStream,
+    blocking: bool,
+}
+
+impl State {
+    /// The asker's record. Looked up again under every lock: between two of them it may have been dropped as unused.
+    pub(super) fn record_of(&mut self, asker: &Asker) -> u32 {
+        self.record(asker.key, asker.raw, asker.blocking)
+    }
+}
+
+impl MemoryResource for Pool {
+    fn kind(&self) -> &'static str {
+        "pool"
+    }
+
+    fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+        let who = self.who(stream)?;
+        if let Some(key) = who.key {
+            let mut state = self.state.lock();
+            if let Some(record) = state.records.find(key) {
+                let tags = state.records.tags(record);
+                if let Some(offset) = state.take(request, &tags, cur(record)) {
+                    drop(state);
+                    return Ok(self.pages.ptr_of(offset));
+                }
+            }
+        }
+        self.allocate_slow(request, &who)
+    }
+
+    fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+        let mut state = self.state.lock();
+        let mut entry = self.checked(&state, ptr, request)?;
+        let tag = match Self::tag_known(&state, &entry, request, stream) {
+            Some(tag) => tag,
+            None => {
+                drop(state);
+                let asker = self.asked(stream)?;
+                state = self.state.lock();
+                // Somebody may have freed it meanwhile: that is found here, not believed away.
+                entry = self.checked(&state, ptr, request)?;
+                asker.map_or(UNPROVEN, |asker| cur(state.record_of(&asker)))
+            }
+        };
+        state.place.free(&entry, tag);
+        Ok(())
+    }
+
+    fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+        let who = Who::known(stream).ok_or(Error::WouldBlock)?;
+        self.check_object(&who)?;
+        let key = who.key.ok_or(Error::WouldBlock)?;
+        let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
+        let record = match (state.records.find(key), key) {
+            (Some(record), _) => record,
+            (None, Key::Legacy | Key::PerThread(_)) => state.record(key, stream.raw, true),
+            (None, _) => return Err(Error::WouldBlock),
+        };
+        let tags = state.records.tags(record);
+        let offset = state.take(request, &tags, cur(record)).ok_or(Error::WouldBlock)?;
+        drop(state);
+        Ok(self.pages.ptr_of(offset))
+    }
+
+    fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+        let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
+        let entry = self.checked(&state, ptr, request)?;
+        let tag = match Self::tag_known(&state, &entry, request, stream) {
+            Some(tag) => tag,
+            None if stream.raw.is_legacy() => cur(state.record(Key::Legacy, stream.raw, true)),
+            None => return Err(Error::WouldBlock),
+        };
+        state.place.free(&entry, tag);
+        Ok(())
+    }
+
+    fn device(&self) -> Option<i32> {
+        Some(self.device)
+    }
+
+    fn properties(&self) -> Properties {
+        Properties { stream_ordered: true, exportable: false, ..self.upstream.body().properties() }
+    }
+
+    fn find(&self, ptr: u64) -> Option<Block> {
+        let offset = self.pages.offset_of(ptr)?;
+        let entry = self.state.lock().place.around(offset).ok()?;
+        Some(Block {
+            ptr: self.pages.ptr_of(entry.offset),
+            bytes: entry.bytes as usize,
+            owner: entry.owner,
+            device: self.device,
+        })
+    }
+
+    fn info(&self) -> Info {
+        self.report()
+    }
+
+    fn trim(&self, keep_bytes: usize) -> Result<usize> {
+        self.trim_to(keep_bytes as u64).map(|bytes| bytes as usize)
+    }
+
+    fn upstream(&self) -> Option<&Resource> {
+        Some(&self.upstream)
+    }
+
+    fn property(&self, name: &str) -> Option<u64> {
+        match name {
+            "pool_size" => Some(self.state.lock().place.mapped_bytes()),
+            "initial_bytes" => Some(self.options.initial_bytes),
+            "maximum_bytes" => self.options.maximum_bytes,
+            "release_threshold" => Some(self.options.release_threshold),
+            "own_ranges" => Some(u64::from(self.has_own_ranges())),
+            "proven_bytes" => Some(self.state.lock().place.tag_bytes(PROVEN)),
+            _ => None,
+        }
+    }
+
+    fn stream_closing(&self, stream: StreamRef<'_>) {
+        self.close_stream(stream);
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
