@@ -45,6 +45,7 @@ fn children() {
         }
         "fork" => {
             let p = alloc(&t, 4096);
+            #[allow(unused_unsafe, reason = "the macro has its own")]
             // SAFETY: the child only calls the table, which refuses at once, and `_exit`.
             let code = unsafe {
                 let pid = libc::fork();

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::{__fill_table, fill_table};
 use crate::sync::{Arc, Mutex, MutexGuard};
 use crate::sys::CUstream;
 use crate::table::Table;
+use crate::{__fill_table, fill_table};
 
 use super::codes::*;
 use super::entry::functions;

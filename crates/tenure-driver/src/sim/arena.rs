@@ -49,12 +49,12 @@ impl Arena {
 
     /// Gives a range back and merges it with its neighbours.
     pub(super) fn give(&mut self, mut start: u64, mut len: u64) {
-        if let Some((&before, &n)) = self.by_start.range(..start).next_back() {
-            if before + n == start {
-                self.drop_range(before, n);
-                start = before;
-                len += n;
-            }
+        if let Some((&before, &n)) = self.by_start.range(..start).next_back()
+            && before + n == start
+        {
+            self.drop_range(before, n);
+            start = before;
+            len += n;
         }
         if let Some(&n) = self.by_start.get(&(start + len)) {
             self.drop_range(start + len, n);

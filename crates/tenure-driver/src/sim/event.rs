@@ -92,11 +92,11 @@ impl Machine {
         let Some(e) = self.events.get(event) else {
             return;
         };
-        if let (Recorded::At(points), None) = (&e.recorded, e.time) {
-            if points.iter().all(|p| self.passed(*p)) {
-                let issue = e.issue;
-                self.stamp(event, issue);
-            }
+        if let (Recorded::At(points), None) = (&e.recorded, e.time)
+            && points.iter().all(|p| self.passed(*p))
+        {
+            let issue = e.issue;
+            self.stamp(event, issue);
         }
     }
 

@@ -223,14 +223,12 @@ impl Machine {
     }
 
     fn exec_end(&mut self, id: u64) {
-        if self
+        let over = self
             .execs
             .get(&id)
-            .is_some_and(|e| e.destroyed && e.running == 0)
-        {
-            if let Some(e) = self.execs.remove(&id) {
-                self.let_go(e.held);
-            }
+            .is_some_and(|e| e.destroyed && e.running == 0);
+        if over && let Some(e) = self.execs.remove(&id) {
+            self.let_go(e.held);
         }
     }
 
@@ -261,14 +259,14 @@ impl Machine {
             return;
         };
         o.references = o.references.saturating_sub(n);
-        if o.references == 0 {
-            if let Some(o) = self.objects.remove(handle) {
-                self.owe(Callback {
-                    function: o.destroy,
-                    data: o.data,
-                    then: None,
-                });
-            }
+        if o.references == 0
+            && let Some(o) = self.objects.remove(handle)
+        {
+            self.owe(Callback {
+                function: o.destroy,
+                data: o.data,
+                then: None,
+            });
         }
     }
 

@@ -119,6 +119,31 @@ pub fn config() -> Config {
     slot.unwrap_or_default()
 }
 
+/// Changes how much memory a device has while the machine runs, as if another process took some or gave it back.
+///
+/// # Errors
+///
+/// [`SimError::BadConfig`] for a device that is not there, for less than is in use, and for more than the machine was built
+/// with.
+pub fn set_memory(device: i32, bytes: u64) -> Result<(), SimError> {
+    let mut m = Locked::new();
+    let built = m.config.memory;
+    let devices = m.config.devices;
+    let slot = usize::try_from(device)
+        .ok()
+        .and_then(|d| m.devices.get_mut(d));
+    match slot {
+        Some(d) if bytes >= d.used && bytes <= built => {
+            d.total = bytes;
+            Ok(())
+        }
+        _ => Err(SimError::BadConfig {
+            devices,
+            memory: bytes,
+        }),
+    }
+}
+
 /// What a call to a destroyed or invented handle does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnViolation {

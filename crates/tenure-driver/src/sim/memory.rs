@@ -111,11 +111,11 @@ impl Memory {
 
     /// The end of the memory that starts at or before `at` and that devices can touch, if any.
     fn end_of(&self, at: u64) -> Option<u64> {
-        if let Some((start, block)) = self.blocks.range(..=at).next_back() {
-            if at - start < block.taken && !matches!(block.owner, Owner::Pool(_) | Owner::Graph(_))
-            {
-                return Some(start + block.taken);
-            }
+        if let Some((start, block)) = self.blocks.range(..=at).next_back()
+            && at - start < block.taken
+            && !matches!(block.owner, Owner::Pool(_) | Owner::Graph(_))
+        {
+            return Some(start + block.taken);
         }
         let (start, (len, _)) = self.segments.range(..=at).next_back()?;
         (at - start < *len).then_some(start + len)
@@ -218,11 +218,11 @@ impl Machine {
 
     /// Ends a managed or pinned block whose last use is over.
     pub(super) fn free_host(&mut self, at: u64) {
-        if let Some(b) = self.memory.blocks.remove(&at) {
-            if b.owner != Owner::Registered {
-                os::unmap(at as usize, b.taken as usize);
-                self.memory.host_used -= b.taken;
-            }
+        if let Some(b) = self.memory.blocks.remove(&at)
+            && b.owner != Owner::Registered
+        {
+            os::unmap(at as usize, b.taken as usize);
+            self.memory.host_used -= b.taken;
         }
     }
 

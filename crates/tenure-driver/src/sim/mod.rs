@@ -28,5 +28,5 @@ pub use api::{
 };
 pub use capture::{CAPTURE_RULES, CallClass, CaptureRule, Outcome, Situation, capture_outcome};
 pub use fault::{calls, calls_all, fail_clear, fail_next, reset_calls};
-pub use machine::{Config, OnViolation, config, configure};
+pub use machine::{Config, OnViolation, config, configure, set_memory};
 pub use schedule::{run_all, schedule, schedule_workers, step};

@@ -88,19 +88,21 @@ impl Pool {
                     .iter()
                     .all(|p| after.iter().any(|q| q.0 == p.0 && p.1 <= q.1))
         };
-        if let Some((&before, f)) = self.free.range(..at).next_back() {
-            if before + f.len == at && !self.chunks.contains_key(&at) && same(f) {
-                if let Some(f) = self.remove_free(before) {
-                    at = before;
-                    len += f.len;
-                }
-            }
+        if let Some((&before, f)) = self.free.range(..at).next_back()
+            && before + f.len == at
+            && !self.chunks.contains_key(&at)
+            && same(f)
+            && let Some(f) = self.remove_free(before)
+        {
+            at = before;
+            len += f.len;
         }
         let next = at + len;
-        if !self.chunks.contains_key(&next) && self.free.get(&next).is_some_and(same) {
-            if let Some(f) = self.remove_free(next) {
-                len += f.len;
-            }
+        if !self.chunks.contains_key(&next)
+            && self.free.get(&next).is_some_and(same)
+            && let Some(f) = self.remove_free(next)
+        {
+            len += f.len;
         }
         self.add_free(at, len, after);
     }

@@ -76,10 +76,7 @@ impl Machine {
     pub(super) fn pump(&mut self, first: u64) {
         let mut todo = vec![first];
         while let Some(uid) = todo.pop() {
-            loop {
-                let Some(s) = self.streams.get(&uid) else {
-                    break;
-                };
+            while let Some(s) = self.streams.get(&uid) {
                 if s.running || s.listed {
                     break;
                 }
@@ -422,11 +419,11 @@ fn worker() {
             m.run(uid, op);
             continue;
         }
-        if !m.queue.self_run() {
-            if let Some((uid, op)) = m.take_ready() {
-                m.run(uid, op);
-                continue;
-            }
+        if !m.queue.self_run()
+            && let Some((uid, op)) = m.take_ready()
+        {
+            m.run(uid, op);
+            continue;
         }
         m.queue.idle += 1;
         match m.queue.timers.first_key_value().map(|(key, _)| key.0) {

@@ -295,10 +295,10 @@ impl Machine {
             for other in &context.blocking {
                 after(*other);
             }
-        } else if s.blocking {
-            if let Some(legacy) = context.legacy {
-                after(legacy);
-            }
+        } else if s.blocking
+            && let Some(legacy) = context.legacy
+        {
+            after(legacy);
         }
         clock
     }

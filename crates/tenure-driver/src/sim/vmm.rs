@@ -100,7 +100,7 @@ impl Vmm {
     }
 
     pub(super) fn reserve(&mut self, len: u64, align: u64) -> Result<u64, i32> {
-        if len == 0 || len % LARGE != 0 || !(align == 0 || align.is_power_of_two()) {
+        if len == 0 || !len.is_multiple_of(LARGE) || !(align == 0 || align.is_power_of_two()) {
             return Err(INVALID_VALUE);
         }
         if len > MAX_RESERVE || align > MAX_RESERVE {
@@ -150,7 +150,7 @@ impl Vmm {
 impl Machine {
     /// Makes physical pages.
     pub(super) fn pages_create(&mut self, device: usize, len: u64) -> Result<u64, i32> {
-        if len == 0 || len % LARGE != 0 {
+        if len == 0 || !len.is_multiple_of(LARGE) {
             return Err(INVALID_VALUE);
         }
         self.charge(device, len)?;
@@ -225,7 +225,7 @@ impl Machine {
             .filter(|p| p.held > 0)
             .ok_or(INVALID_VALUE)?;
         let end = at.checked_add(len).ok_or(INVALID_VALUE)?;
-        if offset != 0 || len != p.len || at % LARGE != 0 {
+        if offset != 0 || len != p.len || !at.is_multiple_of(LARGE) {
             return Err(INVALID_VALUE);
         }
         let inside = vmm

@@ -168,10 +168,8 @@ unsafe fn copy(
     let staged = host_src && !host_dst && bytes <= STAGED && !capturing;
     let action = if staged {
         // SAFETY: promised by the caller.
-        Action::Staged {
-            dst,
-            bytes: unsafe { stage(src as usize as *const u8, bytes) },
-        }
+        let bytes = unsafe { stage(src as usize as *const u8, bytes) };
+        Action::Staged { dst, bytes }
     } else {
         Action::Copy {
             dst,
