@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_void};
 
 use tenure_abi::*;
-use tenure_core::adaptor::{Limiting, Statistics, statistics::Counters};
+use tenure_core::adaptor::{Counters, Limiting, Statistics};
 use tenure_core::error::{Error, Result};
 use tenure_core::pool::{Pool, PoolOptions, Prefer};
 use tenure_core::resource::callback::CallbackResource;
@@ -51,7 +51,9 @@ fn pool_options(given: tenure_pool_options) -> PoolOptions {
     PoolOptions {
         initial_bytes: given.initial_bytes,
         maximum_bytes: none_if_zero(given.maximum_bytes),
-        release_threshold: none_if_zero(given.release_threshold),
+        release_threshold: given.release_threshold,
+        assume_no_capture: given.assume_no_capture != 0,
+        plain_chunks: given.plain_chunks != 0,
         prefer: if given.prefer_footprint != 0 { Prefer::Footprint } else { Prefer::Concurrency },
     }
 }

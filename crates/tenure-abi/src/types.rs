@@ -265,12 +265,16 @@ pub struct tenure_pool_options {
     pub initial_bytes: u64,
     /// A hard limit that can be reached. 0: what the device has.
     pub maximum_bytes: u64,
-    /// Bytes that stay cached when memory becomes idle. 0 and `UINT64_MAX`: all of it.
+    /// `tenure_resource_trim` keeps at least this many idle bytes.
     pub release_threshold: u64,
     /// The device, or -1 for the current one.
     pub device: i32,
     /// 0: rather grow than make one stream wait for another. 1: the other way round.
     pub prefer_footprint: u32,
+    /// 1: the caller promises that no stream it passes is ever capturing; one driver call less per allocation.
+    pub assume_no_capture: u32,
+    /// 1: take plain chunks from the upstream even where the pool could map address ranges of its own.
+    pub plain_chunks: u32,
 }
 
 /// How a stream-ordered resource over a driver pool of its own is made.
