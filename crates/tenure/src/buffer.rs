@@ -20,6 +20,7 @@ use tenure_abi::*;
 use crate::api;
 use crate::device::Device;
 use crate::error::{Error, Result, check};
+use crate::foreign::{self, Free};
 use crate::owner;
 use crate::resource::{DEFAULT_ALIGNMENT, Properties, Resource, check_alignment};
 use crate::stream::{Stream, StreamRef};
@@ -159,7 +160,7 @@ impl DeviceBuffer {
     ) -> Result<Self> {
         let api = api()?;
         // SAFETY: the caller answers for the memory.
-        unsafe { Self::adopt_foreign(api, ptr, bytes, device, stream.into(), None, owner::keep(owner)) }
+        unsafe { Self::adopt_foreign(api, ptr, bytes, device, stream.into(), None, owner) }
     }
 
     /// Makes a buffer of memory that no resource of tenure's made and that `free` frees: it is called once, with pointer,
@@ -175,22 +176,24 @@ impl DeviceBuffer {
         free: impl FnOnce(*mut c_void, usize, StreamRef<'_>) + Send + 'static,
     ) -> Result<Self> {
         let api = api()?;
-        let owner = crate::foreign::keep(free);
+        let free: Free = Box::new(free);
         // SAFETY: the caller answers for the memory.
-        unsafe { Self::adopt_foreign(api, ptr, bytes, device, stream.into(), Some(crate::foreign::call), owner) }
+        unsafe { Self::adopt_foreign(api, ptr, bytes, device, stream.into(), Some(foreign::call), free) }
     }
 
     /// # Safety
-    /// The memory must live until `owner` is released.
-    unsafe fn adopt_foreign(
+    /// The memory must live until `owner` is dropped, which is what `free` expects where it is given.
+    unsafe fn adopt_foreign<T: Send>(
         api: &'static tenure_api, ptr: *mut c_void, bytes: usize, device: Option<&Device>, stream: StreamRef<'_>,
-        free: tenure_free_fn, owner: tenure_owner,
+        free: tenure_free_fn, owner: T,
     ) -> Result<Self> {
         let device = device.map_or(-1, Device::ordinal);
+        let owner = owner::keep(owner);
         let mut handle = 0;
         // SAFETY: the stream is alive during the call; the pointer is valid for writing; the caller answers for the memory.
         let status = unsafe { (api.buffer_adopt_foreign)(ptr, bytes, device, stream.raw, free, owner, &mut handle) };
-        owner::give_back_on_failure(api, status, owner)?;
+        // SAFETY: kept for this call, of this type.
+        unsafe { owner::settle::<T>(api, status, owner)? };
         Ok(Self { api, handle })
     }
 

@@ -5,7 +5,8 @@
 //! thread, and may allocate through other resources.
 //!
 //! What goes wrong inside comes back as it was made: an [`Error`] returned by [`Callbacks::allocate`] is what the caller's
-//! `Result` holds, through any stack of resources and languages in between, with all its fields and its source. A panic is
+//! `Result` holds, through any stack of resources and languages in between. An error of the user's own keeps its source; one
+//! that came from tenure and is handed on keeps its fields; out of memory stays out of memory, with its text. A panic is
 //! caught and becomes an [`Error::Callback`] with its message. An error of [`Callbacks::deallocate`] is reported and never
 //! stops the free.
 //!
@@ -32,8 +33,6 @@ pub struct Request {
     pub bytes: usize,
     /// Alignment in bytes, a power of two.
     pub alignment: usize,
-    /// The id of the resource that the caller named, which may stand in front of this one.
-    pub owner: u64,
 }
 
 /// A user's resource.
@@ -220,7 +219,7 @@ unsafe fn arguments<'a>(
         let request = &*request;
         (
             &**context.cast::<Context>(),
-            Request { bytes: request.bytes, alignment: request.alignment, owner: request.owner },
+            Request { bytes: request.bytes, alignment: request.alignment },
             StreamRef::from_abi(stream),
         )
     }
@@ -246,28 +245,34 @@ fn tell(error: Error) -> tenure_status {
     // The library has called us, so that it is loaded.
     let Some(api) = load::loaded() else { return status };
     let message = error.to_string();
-    // An error that was handed on from a call into the library is still this thread's last one, perhaps with the payload of
-    // another language. It must not be replaced by a copy without it.
+    // An error that was handed on from a call into the library is still this thread's last one, with all its fields and
+    // perhaps with the payload of another language. It must not be replaced by a copy that has less.
     if let Some(detail) = error::detail(api)
         && detail.status == status
-        && detail.payload_kind != 0
-        && detail.payload_kind != PAYLOAD_KIND
         && error::text(detail.message) == message
     {
         return status;
     }
+    // Where another language must be able to tell what happened, the status says it; everything else is an error of a
+    // callback, and Rust finds the very value in the payload.
+    let status = match status {
+        TENURE_ERROR_OUT_OF_MEMORY
+        | TENURE_ERROR_INVALID_ARGUMENT
+        | TENURE_ERROR_UNSUPPORTED
+        | TENURE_ERROR_EXITING => status,
+        _ => TENURE_ERROR_CALLBACK,
+    };
     let text = CString::new(message.replace('\0', "")).unwrap_or_default();
-    let payload = Box::new(OwnPayload { tag: &raw const TAG, release: release_payload, error });
+    let (payload, release) = match status {
+        TENURE_ERROR_CALLBACK => {
+            let payload = Box::new(OwnPayload { tag: &raw const TAG, release: release_payload, error });
+            (Box::into_raw(payload).cast::<c_void>(), Some(release_payload as unsafe extern "C" fn(*mut c_void)))
+        }
+        _ => (std::ptr::null_mut(), None),
+    };
+    let kind = if payload.is_null() { 0 } else { PAYLOAD_KIND };
     // SAFETY: text is a string that the library copies; the payload is its from here on.
-    unsafe {
-        (api.error_set)(
-            status,
-            CStr::as_ptr(&text),
-            PAYLOAD_KIND,
-            Box::into_raw(payload).cast(),
-            Some(release_payload),
-        );
-    }
+    unsafe { (api.error_set)(status, CStr::as_ptr(&text), kind, payload, release) };
     status
 }
 

@@ -10,14 +10,13 @@
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tenure_abi::*;
 
 use crate::api;
 use crate::device::Device;
 use crate::error::{Result, check};
-use crate::owner::{drop_quietly, give_back_on_failure};
+use crate::owner::{self, quietly};
 use crate::resource::Resource;
 
 /// The device that is current.
@@ -165,12 +164,13 @@ type Listen = Box<dyn Fn(Device, &Resource, u64) + Send + Sync>;
 /// [`Error::Load`](crate::Error::Load) without a library.
 pub fn listen(listener: impl Fn(Device, &Resource, u64) + Send + Sync + 'static) -> Result<Listener> {
     let api = api()?;
-    let boxed: Box<Listen> = Box::new(Box::new(listener));
-    let owner = tenure_owner { context: Box::into_raw(boxed).cast(), release: Some(release) };
+    let listener: Listen = Box::new(listener);
+    let owner = owner::keep(listener);
     let mut out = 0;
     // SAFETY: the owner keeps what the listener reads alive; the pointer is valid for writing.
     let status = unsafe { (api.listener_add)(Some(call), owner, &mut out) };
-    give_back_on_failure(api, status, owner)?;
+    // SAFETY: kept for this call, of this type.
+    unsafe { owner::settle::<Listen>(api, status, owner)? };
     Ok(Listener { api, listener: out })
 }
 
@@ -192,14 +192,7 @@ unsafe extern "C" fn call(context: *mut c_void, device: i32, resource: tenure_re
     // The reference is borrowed for the call.
     let resource = ManuallyDrop::new(Resource::owned(api, resource));
     // SAFETY: the library passes the context that `listen` made, which its owner keeps alive.
-    let listener = unsafe { &*context.cast::<Listen>() };
-    // A panic must not unwind into the library; the listener's own trouble ends here.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| listener(Device::known(device), &resource, version))) {
-        std::mem::forget(panic);
-    }
-}
-
-unsafe extern "C" fn release(context: *mut c_void) {
-    // SAFETY: called once, with what `listen` made.
-    drop_quietly(unsafe { Box::from_raw(context.cast::<Listen>()) });
+    let listener = unsafe { owner::value::<Listen>(context) };
+    let Some(listener) = listener else { return };
+    quietly(|| listener(Device::known(device), &resource, version));
 }

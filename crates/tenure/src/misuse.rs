@@ -6,13 +6,12 @@
 //! Unsafe in this file: calls through the table, and the function that it calls back.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tenure_abi::*;
 
 use crate::api;
 use crate::error::{Result, check};
-use crate::owner::{drop_quietly, give_back_on_failure};
+use crate::owner::{self, quietly};
 
 type Handler = Box<dyn Fn(&str) + Send + Sync>;
 
@@ -40,11 +39,12 @@ pub fn count() -> Result<u64> {
 /// [`Error::Load`](crate::Error::Load) without a library.
 pub fn set_handler(handler: impl Fn(&str) + Send + Sync + 'static) -> Result<()> {
     let api = api()?;
-    let boxed: Box<Handler> = Box::new(Box::new(handler));
-    let owner = tenure_owner { context: Box::into_raw(boxed).cast(), release: Some(release) };
+    let handler: Handler = Box::new(handler);
+    let owner = owner::keep(handler);
     // SAFETY: the owner keeps what the handler reads alive.
     let status = unsafe { (api.misuse_set_handler)(Some(call), owner) };
-    give_back_on_failure(api, status, owner)
+    // SAFETY: kept for this call, of this type.
+    unsafe { owner::settle::<Handler>(api, status, owner) }
 }
 
 /// Brings the line on stderr back.
@@ -63,16 +63,9 @@ unsafe extern "C" fn call(context: *mut c_void, message: *const c_char) {
         return;
     }
     // SAFETY: the library passes the context that `set_handler` made, which its owner keeps alive, and a string.
-    let (handler, message) = unsafe { (&*context.cast::<Handler>(), CStr::from_ptr(message)) };
-    // A panic must not unwind into the library; there is nobody to tell.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler(&message.to_string_lossy()))) {
-        std::mem::forget(panic);
-    }
-}
-
-unsafe extern "C" fn release(context: *mut c_void) {
-    // SAFETY: called once, with what `set_handler` made.
-    drop_quietly(unsafe { Box::from_raw(context.cast::<Handler>()) });
+    let (handler, message) = unsafe { (owner::value::<Handler>(context), CStr::from_ptr(message)) };
+    let Some(handler) = handler else { return };
+    quietly(|| handler(&message.to_string_lossy()));
 }
 
 /// For destructors: reports a free that was refused because the memory was not theirs. Other failures (a forked child, the

@@ -96,13 +96,14 @@ impl Stream {
     ///
     /// # Errors
     /// What the driver says of the value; `owner` is dropped then.
-    pub unsafe fn wrap(raw: *mut c_void, device: Option<&Device>, owner: impl Any + Send) -> Result<Self> {
+    pub unsafe fn wrap<T: Any + Send>(raw: *mut c_void, device: Option<&Device>, owner: T) -> Result<Self> {
         let api = api()?;
         let owner = owner::keep(owner);
         let mut out = tenure_stream { raw: std::ptr::null_mut(), object: 0 };
         // SAFETY: the caller promises the stream; the pointer is valid for writing.
         let status = unsafe { (api.stream_wrap)(raw, device.map_or(-1, Device::ordinal), owner, &mut out) };
-        owner::give_back_on_failure(api, status, owner)?;
+        // SAFETY: kept for this call, of this type.
+        unsafe { owner::settle::<T>(api, status, owner)? };
         Ok(Self { raw: out })
     }
 

@@ -547,8 +547,14 @@ fn an_error_comes_back_as_it_was_made() {
     *probe.fail.lock().unwrap() = Some(Box::new(|| Error::out_of_memory(100, "my arena")));
     let error = DeviceBuffer::new_in(100, &stream, &stack).unwrap_err();
     assert!(error.is_out_of_memory());
+    assert!(error.to_string().contains("my arena"), "{error}");
+
+    // One of tenure's own that is handed on keeps its fields.
+    let small = Limiting::new(&tenure::cuda().unwrap(), 64).unwrap();
+    *probe.fail.lock().unwrap() = Some(Box::new(move || small.allocate(100, &Stream::legacy_default()).unwrap_err()));
+    let error = DeviceBuffer::new_in(100, &stream, &stack).unwrap_err();
     let Error::OutOfMemory(memory) = &error else { panic!("{error:?}") };
-    assert_eq!((memory.requested, memory.resource.as_str()), (100, "my arena"));
+    assert_eq!((memory.requested, memory.limit), (100, 64));
 
     *probe.fail.lock().unwrap() = None;
     drop(DeviceBuffer::new_in(100, &stream, &stack).unwrap());

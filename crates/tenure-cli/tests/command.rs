@@ -1,0 +1,242 @@
+//! The command as a person meets it: output, errors and exit codes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tenure-command-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const LOG: &str = "Thread,Time,Action,Pointer,Size,Stream\n\
+    1,10:00:00.000001,allocate,0x1000,1000,0\n\
+    2,10:00:00.000002,allocate,0x2000,2000,0x7f01\n\
+    1,10:00:00.000003,free,0x1000,1000,0\n\
+    2,10:00:00.000004,allocate,0x3000,500,0x7f01\n\
+    2,10:00:00.000005,free,0x2000,2000,0x7f01\n\
+    2,10:00:00.000006,free,0x3000,500,0x7f01\n";
+
+fn tenure(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command.args(arguments).env_remove("TENURE_SIM_DEVICES");
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn good(output: &Output) -> String {
+    assert!(output.status.success(), "{:?}: {}", output.status, text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[track_caller]
+fn fails(output: &Output, code: i32, parts: &[&str]) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert!(!said.contains("panicked"), "{said}");
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is not in: {said}");
+    }
+}
+
+fn as_text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn replay_json_has_the_promised_fields() {
+    let folder = Folder::new("json");
+    let (a, b) = (folder.file("a.csv", LOG), folder.file("b.csv", LOG));
+    let output = tenure(&["replay", as_text(&a), as_text(&b), "--device", "sim", "--json", "--repeat", "2"]);
+    let reports: Vec<Value> = serde_json::from_str(&good(&output)).unwrap();
+    assert_eq!(reports.len(), 2);
+    for (report, path) in reports.iter().zip([&a, &b]) {
+        assert!(as_text(path).ends_with(report["log"].as_str().unwrap().rsplit('/').next().unwrap()));
+        assert_eq!(report["events"], 6);
+        assert_eq!(report["threads"], 2);
+        assert_eq!(report["streams"], 2);
+        assert_eq!(report["peak_live_bytes"], 3000);
+        assert!(report["peak_reserved_bytes"].as_u64().unwrap() >= 3000);
+        assert!(report["overhead"].as_f64().unwrap() >= 1.0);
+        assert!(report["ns_per_event"].as_f64().unwrap() > 0.0);
+        assert!(report["driver_calls_per_event"].is_number());
+        assert_eq!(report["failed_events"], 0);
+        assert_eq!(report["resource"], "pool");
+        assert!(report["device"].is_string());
+    }
+    assert_eq!(text(&output.stderr), "", "no progress where there is no terminal");
+}
+
+#[test]
+fn replay_prints_a_table_by_default() {
+    let folder = Folder::new("table");
+    let log = folder.file("a.csv", LOG);
+    for resource in ["cuda", "async", "pool", "pool:4MiB"] {
+        let said = good(&tenure(&["replay", as_text(&log), "--device", "sim", "--resource", resource]));
+        let lines: Vec<_> = said.lines().collect();
+        assert!(lines[0].starts_with("device: "), "{said}");
+        for title in
+            ["log", "events", "peak live", "peak reserved", "overhead", "ns/event", "driver calls/event", "failed"]
+        {
+            assert!(lines[1].contains(title), "{said}");
+        }
+        assert!(lines[2].starts_with("a.csv") && lines[2].contains(resource), "{said}");
+    }
+}
+
+#[test]
+fn replay_writes_a_page() {
+    let folder = Folder::new("html");
+    let (log, page) = (folder.file("a.csv", LOG), folder.0.join("report.html"));
+    good(&tenure(&["replay", as_text(&log), "--device", "sim", "--html", as_text(&page)]));
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") || page.contains("<canvas"), "there is a picture");
+    assert!(!page.contains("src=\"http") && !page.contains("href=\"http"), "it is self-contained");
+}
+
+#[test]
+fn an_event_that_fails_is_exit_code_1() {
+    let folder = Folder::new("fails");
+    let log = folder.file("a.csv", &LOG.replace(",500,", ",1125899906842624,"));
+    let output = tenure(&["replay", as_text(&log), "--device", "sim", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let reports: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(reports[0]["failed_events"].as_u64().unwrap() >= 1);
+}
+
+#[test]
+fn a_failure_that_the_log_has_is_none() {
+    let folder = Folder::new("logged");
+    let failure = "1,10:00:00.000007,allocate failure,0x0,1125899906842624,0\n";
+    let log = folder.file("a.csv", &format!("{LOG}{failure}"));
+    good(&tenure(&["replay", as_text(&log), "--device", "sim"]));
+}
+
+#[test]
+fn logs_that_cannot_be_read() {
+    let folder = Folder::new("unreadable");
+    let truncated = folder.file("truncated.csv", &LOG[..LOG.len() - 20]);
+    let prose = folder.file("prose.csv", "Once upon a time\nthere was a buffer.\n");
+    let empty = folder.file("empty.csv", "");
+    let binary = folder.0.join("binary.csv");
+    std::fs::write(&binary, [0u8, 159, 146, 150, 255, 254]).unwrap();
+    let missing = folder.0.join("missing.csv");
+    for log in [&truncated, &prose, &empty, &binary, &missing, &folder.0] {
+        let output = tenure(&["replay", as_text(log), "--device", "sim"]);
+        fails(&output, 2, &["tenure: ", as_text(log)]);
+        assert_eq!(text(&output.stdout), "");
+    }
+    // A bad one among good ones costs nothing: no report of the others is printed.
+    let log = folder.file("a.csv", LOG);
+    let output = tenure(&["replay", as_text(&log), as_text(&missing), "--device", "sim", "--json"]);
+    fails(&output, 2, &["missing.csv"]);
+}
+
+#[test]
+fn arguments_that_are_none() {
+    let folder = Folder::new("arguments");
+    let log = folder.file("a.csv", LOG);
+    fails(&tenure(&[]), 2, &["Usage"]);
+    fails(&tenure(&["replay"]), 2, &["LOG"]);
+    fails(&tenure(&["replay", as_text(&log), "--resource", "arena"]), 2, &["pool:SIZE"]);
+    fails(&tenure(&["replay", as_text(&log), "--resource", "pool:lots"]), 2, &["512MiB"]);
+    fails(&tenure(&["replay", as_text(&log), "--repeat", "0"]), 2, &["repeat"]);
+    fails(&tenure(&["replay", as_text(&log), "--device", "tpu"]), 2, &["sim"]);
+    fails(&tenure(&["bench", "--filter", "nothing", "--device", "sim"]), 2, &["pair-c"]);
+}
+
+#[test]
+fn a_page_that_cannot_be_written() {
+    let folder = Folder::new("page");
+    let log = folder.file("a.csv", LOG);
+    let page = folder.0.join("no/such/folder/report.html");
+    fails(&tenure(&["replay", as_text(&log), "--device", "sim", "--html", as_text(&page)]), 2, &["report.html"]);
+}
+
+#[test]
+fn info_says_what_is_here() {
+    let facts: Value = serde_json::from_str(&good(&tenure(&["info", "--device", "sim", "--json"]))).unwrap();
+    assert!(facts.is_object());
+    assert!(facts.to_string().contains("sim"), "{facts}");
+    let said = good(&tenure(&["info", "--device", "sim"]));
+    assert!(said.contains("client: ") && said.contains("version: "), "{said}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    let folder = Folder::new("nodevice");
+    let log = folder.file("a.csv", LOG);
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["replay", as_text(&log), "--device", "cuda"])
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()
+        .unwrap();
+    fails(&output, 2, &["tenure: "]);
+    // It is an answer of info.
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["info", "--device", "cuda", "--json"])
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()
+        .unwrap();
+    assert!(serde_json::from_str::<Value>(&good(&output)).unwrap().is_object());
+}
+
+#[test]
+fn a_missing_library_is_a_sentence() {
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .arg("info")
+        .env("TENURE_LIBRARY", "/nonexistent/libtenure.so.0")
+        .output()
+        .unwrap();
+    fails(&output, 2, &["/nonexistent/libtenure.so.0", "TENURE_LIBRARY"]);
+}
+
+#[test]
+fn bench_rows_have_references() {
+    let output = tenure(&["bench", "--device", "sim", "--json", "--rounds", "1"]);
+    let all: Value = serde_json::from_str(&good(&output)).unwrap();
+    assert_eq!(all["simulated"], true);
+    let rows = all["rows"].as_array().unwrap();
+    let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["pair-c", "pair-c-try", "pair-rust", "churn", "current", "buffer-rust"]);
+    for row in rows {
+        assert!(row["ns"].as_f64().unwrap() > 0.0 && row["reference_ns"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(!row["reference"].as_str().unwrap().is_empty());
+    }
+    let said = good(&tenure(&["bench", "--device", "sim", "--rounds", "1", "--filter", "pair"]));
+    assert!(said.contains("pair-rust") && !said.contains("churn"), "{said}");
+}
+
+#[test]
+fn output_that_nobody_reads_is_no_failure() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["info", "--device", "sim"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+}
