@@ -181,7 +181,7 @@ fn threads_never_pass_the_limit_and_leave_the_figures_at_zero() {
                         }
                         Err(other) => panic!("{other}"),
                     }
-                    if mine.len() > 2 {
+                    if mine.len() > 5 {
                         let (ptr, bytes) = mine.swap_remove(i % mine.len());
                         statistics.deallocate(ptr, bytes, 256, S).expect("mine");
                     }
@@ -198,6 +198,50 @@ fn threads_never_pass_the_limit_and_leave_the_figures_at_zero() {
     let info = statistics.body().info();
     assert_eq!((info.live_bytes, info.live_count), (0, 0));
     assert!(info.peak_live_bytes <= 10_000);
+}
+
+#[test]
+fn credit_of_other_threads_is_called_back_before_a_refusal() {
+    let (_, upstream) = numbers();
+    let limiting = Resource::new(Limiting::new(upstream, 100_000)).expect("made");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let limiting = &limiting;
+            scope.spawn(move || {
+                for bytes in [100, 5000, 9000] {
+                    let ptr = limiting.allocate(bytes, 256, S).expect("room");
+                    limiting.deallocate(ptr, bytes, 256, S).expect("mine");
+                }
+            });
+        }
+    });
+    assert_eq!(limiting.body().property("allocated_bytes"), Some(0));
+    let ptr = limiting.allocate(100_000, 256, S).expect("all of it is there");
+    assert_eq!(limit_of(limiting.allocate(1, 256, S).expect_err("full")).1, 100_000);
+    limiting.deallocate(ptr, 100_000, 256, S).expect("mine");
+}
+
+#[test]
+fn what_fits_is_never_refused_whatever_other_threads_do() {
+    const THREADS: usize = 8;
+    let (_, upstream) = numbers();
+    // Each thread holds an eighth of the limit at most, so that nothing is ever asked in vain.
+    let limiting = Resource::new(Limiting::new(upstream, THREADS as u64 * 4000)).expect("made");
+    std::thread::scope(|scope| {
+        for t in 0..THREADS {
+            let limiting = &limiting;
+            scope.spawn(move || {
+                for i in 0..2000usize {
+                    let first = 1 + (i * 37 + t * 101) % 3999;
+                    let a = limiting.allocate(first, 256, S).expect("it fits");
+                    let b = limiting.allocate(4000 - first, 256, S).expect("it fits");
+                    limiting.deallocate(a, first, 256, S).expect("mine");
+                    limiting.deallocate(b, 4000 - first, 256, S).expect("mine");
+                }
+            });
+        }
+    });
+    assert_eq!(limiting.body().property("allocated_bytes"), Some(0));
 }
 
 #[test]

@@ -1,22 +1,34 @@
 //! A limit on the bytes that may be handed out at once.
 //!
 //! ```text
-//!  allocate   used + bytes <= limit? (one compare-and-swap, so that threads cannot pass together) -> upstream
-//!                                                                             failed: the credit goes back
-//!  free       upstream -> used - bytes
+//!   taken <= limit          what is live, what is being allocated, and the credit that threads hold
+//!   credit of a stripe      bytes taken that nobody has: served without a look at what others do
+//!
+//!  allocate   own credit enough? else take bytes (and some credit, while there is much left)
+//!             not to be had? call all credit back, with every stripe held, and look again: now the answer is exact
+//!             -> upstream; failed: the bytes become credit
+//!  free       upstream -> the bytes become credit; what is more than 1 MiB of it goes back
 //! ```
 //!
 //! # Invariants
-//! * `used` never exceeds the limit, whatever the number of threads: the credit is taken before the memory.
-//! * `used` counts what is live plus what is being allocated at this moment; an allocation that fails leaves it as it
-//!   was, and so does a free that the upstream refuses.
+//! * `taken` never exceeds the limit, whatever the number of threads, and covers what is live: bytes are taken before the
+//!   memory is.
+//! * A refusal is exact: it is decided while no thread holds credit and none can get or give any.
+//! * An allocation that fails leaves what can be had as it was, and so does a free that the upstream refuses.
+//!
+//! # Cost
+//! Three locks for an allocation and its free that threads do not share (see `tally`), about 20 ns. Near the limit each
+//! allocation that does not fit looks at all stripes, about 0.3 us.
 //!
 //! # Limitation
 //! Sizes are counted as they are named. A pool rounds to classes and accepts a free that names another size of the same
-//! class; the difference then stays in `used` (never below zero).
+//! class; the difference then stays in the figures.
 
 use std::any::Any;
 
+use crossbeam_utils::CachePadded;
+
+use crate::adaptor::tally::{Held, SLACK, Tally};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
@@ -26,9 +38,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub struct Limiting {
     upstream: Resource,
     limit: u64,
-    used: AtomicU64,
-    peak: AtomicU64,
-    count: AtomicU64,
+    /// Never above `limit`. Lowered and raised by single operations; looked at for a refusal with all stripes held.
+    taken: CachePadded<AtomicU64>,
+    tally: Tally,
 }
 
 impl std::fmt::Debug for Limiting {
@@ -40,7 +52,7 @@ impl std::fmt::Debug for Limiting {
 impl Limiting {
     /// Hands out at most `limit` bytes of `upstream` at once.
     pub fn new(upstream: Resource, limit: u64) -> Self {
-        Self { upstream, limit, used: AtomicU64::new(0), peak: AtomicU64::new(0), count: AtomicU64::new(0) }
+        Self { upstream, limit, taken: CachePadded::new(AtomicU64::new(0)), tally: Tally::default() }
     }
 
     /// The limit, in bytes.
@@ -50,7 +62,8 @@ impl Limiting {
 
     /// Bytes handed out and not given back, with those of allocations under way.
     pub fn allocated_bytes(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        let all = self.tally.hold_all();
+        self.taken.load(Ordering::Relaxed).saturating_sub(all.credit() as u64)
     }
 
     /// Bytes that may still be asked for.
@@ -58,41 +71,80 @@ impl Limiting {
         self.limit.saturating_sub(self.allocated_bytes())
     }
 
+    /// Takes bytes of the limit, if they are there.
+    fn take(&self, bytes: u64) -> bool {
+        self.taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+                taken.checked_add(bytes).filter(|after| *after <= self.limit)
+            })
+            .is_ok()
+    }
+
+    /// Gives bytes of the limit back. Saturating: see the limitation above.
+    fn put_back(&self, bytes: u64) {
+        let _ = self
+            .taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| Some(taken.saturating_sub(bytes)));
+    }
+
+    /// Takes the right to allocate `bytes`.
+    fn admit(&self, bytes: u64) -> Result<()> {
+        {
+            let stripe = self.tally.hold();
+            let credit = stripe.credit() as u64;
+            if credit >= bytes {
+                stripe.set_credit((credit - bytes) as i64);
+                return Ok(());
+            }
+            // A sixteenth of the limit at most is held by one stripe, so that a small limit is not scattered.
+            let ahead = (SLACK as u64 / 2).min(self.limit / 16);
+            for ahead in [ahead, 0] {
+                if self.take(bytes - credit + ahead) {
+                    stripe.set_credit(ahead as i64);
+                    return Ok(());
+                }
+            }
+        }
+        let all = self.tally.hold_all();
+        let back = all.take_credit() as u64;
+        self.put_back(back);
+        if self.take(bytes) {
+            return Ok(());
+        }
+        let used = self.taken.load(Ordering::Relaxed);
+        drop(all);
+        Err(self.refuse(bytes, used))
+    }
+
     /// Takes credit, lets `make` make the memory, and gives the credit back if it does not.
     fn within(&self, request: &Request, make: impl FnOnce() -> Result<u64>) -> Result<u64> {
         let bytes = request.bytes as u64;
-        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            used.checked_add(bytes).filter(|after| *after <= self.limit)
-        });
-        let used = match taken {
-            Ok(before) => before + bytes,
-            Err(used) => return Err(self.refuse(bytes, used)),
-        };
+        self.admit(bytes)?;
         match make() {
             Ok(ptr) => {
-                self.count.fetch_add(1, Ordering::Relaxed);
-                self.peak.fetch_max(used, Ordering::Relaxed);
+                self.tally.hold().add(bytes as i64);
                 Ok(ptr)
             }
             Err(e) => {
-                self.give_credit(bytes);
-                Err(self.sign(e))
+                self.give_credit(&self.tally.hold(), bytes);
+                Err(sign(e, self.kind()))
             }
         }
     }
 
-    fn give_credit(&self, bytes: u64) {
-        // Saturating: see the limitation above.
-        let _ = self
-            .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(bytes)));
+    fn give_credit(&self, stripe: &Held<'_>, bytes: u64) {
+        let credit = stripe.credit() as u64 + bytes;
+        let keep = credit.min(SLACK as u64).min(self.limit / 16);
+        stripe.set_credit(keep as i64);
+        if credit > keep {
+            self.put_back(credit - keep);
+        }
     }
 
     fn note_freed(&self, request: &Request) {
-        let _ = self
-            .count
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| Some(count.saturating_sub(1)));
-        self.give_credit(request.bytes as u64);
+        let stripe = self.tally.hold();
+        stripe.subtract(request.bytes as i64);
+        self.give_credit(&stripe, request.bytes as u64);
     }
 
     #[cold]
@@ -106,11 +158,6 @@ impl Limiting {
             resource: format!("{} > {}", self.kind(), self.upstream.stack()),
             ..OutOfMemory::default()
         }))
-    }
-
-    /// Names this layer in an upstream's out-of-memory error.
-    fn sign(&self, error: Error) -> Error {
-        sign(error, self.kind())
     }
 }
 
@@ -175,10 +222,12 @@ impl MemoryResource for Limiting {
     /// What is live is this layer's; what is cached and reserved is the upstream's, which others may use too.
     fn info(&self) -> Info {
         let below = self.upstream.body().info();
+        let counters = self.tally.counters();
+        let unsigned = |n: i64| u64::try_from(n).unwrap_or(0);
         Info {
-            live_bytes: self.allocated_bytes(),
-            peak_live_bytes: self.peak.load(Ordering::Relaxed),
-            live_count: self.count.load(Ordering::Relaxed),
+            live_bytes: unsigned(counters.bytes.value),
+            peak_live_bytes: unsigned(counters.bytes.peak),
+            live_count: unsigned(counters.allocations.value),
             largest_free_bytes: below.largest_free_bytes.min(self.available_bytes()),
             ..below
         }

@@ -6,6 +6,8 @@
 
 pub mod limiting;
 pub mod statistics;
+mod tally;
 
 pub use limiting::Limiting;
-pub use statistics::{Counter, Counters, Statistics};
+pub use statistics::Statistics;
+pub use tally::{Counter, Counters};

@@ -213,7 +213,10 @@ impl AsyncPool {
                 // SAFETY: made just now and unused. The second call is made only when the first did nothing.
                 let free = || unsafe { driver.mem_free_async(ptr, stream) };
                 // Once more: a block that stays in use keeps the memory of a pool that is given up.
-                free().inspect_err(|_| drop(free()))?;
+                if let Err(e) = free() {
+                    let _ = free();
+                    return Err(e);
+                }
                 driver.stream_synchronize(stream)
             });
             // SAFETY: made above and known to nobody else.
