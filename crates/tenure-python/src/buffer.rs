@@ -1,0 +1,625 @@
+//! `tenure.DeviceBuffer`: memory with an owner.
+//!
+//! ```text
+//!  DeviceBuffer --Arc--> Owned --handle--> the engine's buffer (allocation, resource, home stream, device)
+//!  DLPack capsule --Arc----^
+//! ```
+//!
+//! The engine's buffer knows its resource and its stream; no Python object is needed to free it. So the last owner may be
+//! a capsule's deleter on a thread that has never seen Python, after the interpreter's end.
+//!
+//! # Rules
+//! * While memory is exported (buffer protocol, DLPack) what would move or free it is a `BufferError`.
+//! * While one thread changes a buffer, another one's change or export is a `BufferError`, not a race.
+//! * The methods that copy between host and device return when the copy is done.
+//! * `stream=None` is the home stream, except in constructors, where it is `DEFAULT_STREAM`.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
+use pyo3::{PyTypeInfo, ffi};
+use tenure_abi::*;
+
+use crate::buffer_copy;
+use crate::buffer_export;
+use crate::current;
+use crate::dlpack;
+use crate::errors::{call, check, drop_reference, try_call};
+use crate::foreign;
+use crate::gil;
+use crate::resource::{self, DeviceMemoryResource};
+use crate::size;
+use crate::stream::{self, Stream};
+use crate::table::api;
+
+/// A buffer of the engine's, freed by whoever drops it last.
+pub(crate) struct Owned(AtomicU64);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let buffer = *self.0.get_mut();
+        // SAFETY: this handle is ours and is given back once.
+        gil::give_back(|| unsafe { (api().buffer_try_destroy)(buffer) }, || unsafe { (api().buffer_destroy)(buffer) });
+    }
+}
+
+impl Owned {
+    pub(crate) fn new(buffer: tenure_buffer) -> Self {
+        Self(AtomicU64::new(buffer))
+    }
+
+    #[inline]
+    pub(crate) fn handle(&self) -> tenure_buffer {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Memory that a resource made, with what is needed to free it.
+#[pyclass(subclass, frozen, weakref, module = "tenure")]
+#[derive(Default)]
+pub(crate) struct DeviceBuffer {
+    owned: OnceLock<Arc<Owned>>,
+    /// Buffer-protocol exports; -1 while a thread changes the buffer.
+    exports: AtomicIsize,
+    /// The memory was taken over from somebody who forbids writing.
+    pub(crate) readonly: AtomicBool,
+}
+
+/// The right to change a buffer, given back when dropped.
+pub(crate) struct Change<'a>(&'a AtomicIsize);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
+}
+
+/// One export through the buffer protocol, begun.
+impl DeviceBuffer {
+    /// A Python object of the class itself for a buffer, which is taken over.
+    pub(crate) fn wrap(py: Python<'_>, buffer: tenure_buffer) -> PyResult<Bound<'_, Self>> {
+        let owned = Arc::new(Owned::new(buffer));
+        let this = Self::default();
+        // A cell that was made a line ago is empty.
+        let _ = this.owned.set(owned);
+        Bound::new(py, this)
+    }
+
+    /// The same for any subclass, made without its `__init__`.
+    pub(crate) fn wrap_as<'py>(cls: &Bound<'py, PyType>, buffer: tenure_buffer) -> PyResult<Bound<'py, Self>> {
+        let py = cls.py();
+        if cls.is(Self::type_object(py)) {
+            return Self::wrap(py, buffer);
+        }
+        let owned = Owned::new(buffer);
+        let object = cls.call_method1("__new__", (cls,))?.cast_into::<Self>()?;
+        object.get().install(owned)?;
+        Ok(object)
+    }
+
+    fn install(&self, owned: Owned) -> PyResult<()> {
+        self.owned
+            .set(Arc::new(owned))
+            .map_err(|_| PyRuntimeError::new_err("__init__ was called a second time; a buffer is made once"))
+    }
+
+    /// The engine's buffer and who keeps it.
+    ///
+    /// # Errors
+    /// `__init__` was skipped or failed.
+    #[inline]
+    pub(crate) fn owned(&self) -> PyResult<&Arc<Owned>> {
+        self.owned.get().ok_or_else(|| {
+            PyTypeError::new_err("this DeviceBuffer was never made: its __init__ was not called or failed; call super().__init__(...)")
+        })
+    }
+
+    #[inline]
+    pub(crate) fn handle(&self) -> PyResult<tenure_buffer> {
+        Ok(self.owned()?.handle())
+    }
+
+    /// What the buffer is now.
+    #[inline]
+    pub(crate) fn view(&self, py: Python<'_>) -> PyResult<tenure_buffer_view> {
+        // SAFETY: all fields are integers and pointers, for which zeros are values.
+        let mut view: tenure_buffer_view = unsafe { std::mem::zeroed() };
+        view.size = size_of::<tenure_buffer_view>();
+        // SAFETY: `view` is valid and its size is set.
+        check(py, unsafe { (api().buffer_view)(self.handle()?, &mut view) })?;
+        Ok(view)
+    }
+
+    /// Begins what may move or free the memory, or replace it.
+    pub(crate) fn change(&self, what: &str) -> PyResult<Change<'_>> {
+        let owned = self.owned()?;
+        if let Err(exports) = self.exports.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Acquire) {
+            return Err(PyBufferError::new_err(if exports < 0 {
+                format!("the buffer cannot be {what} now: another thread is changing it")
+            } else {
+                format!("the buffer cannot be {what} while {exports} memoryview(s) show it; release them first")
+            }));
+        }
+        let change = Change(&self.exports);
+        // Only under the lock of the interpreter can the count rise, and nobody exports during a change.
+        if Arc::strong_count(owned) > 1 {
+            return Err(PyBufferError::new_err(format!(
+                "the buffer cannot be {what} while it is exported through DLPack; drop the arrays that share it first"
+            )));
+        }
+        Ok(change)
+    }
+
+    /// Begins an export through the buffer protocol.
+    pub(crate) fn begin_export(&self) -> PyResult<()> {
+        let begun = self.exports.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n >= 0).then_some(n + 1));
+        begun.map(|_| ()).map_err(|_| Self::being_changed())
+    }
+
+    pub(crate) fn end_export(&self) {
+        self.exports.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// # Errors
+    /// Another thread is changing the buffer.
+    pub(crate) fn not_changing(&self) -> PyResult<()> {
+        if self.exports.load(Ordering::Acquire) < 0 { Err(Self::being_changed()) } else { Ok(()) }
+    }
+
+    fn being_changed() -> PyErr {
+        PyBufferError::new_err("the buffer cannot be exported now: another thread is changing it")
+    }
+
+    pub(crate) fn writable(&self) -> PyResult<()> {
+        if self.readonly.load(Ordering::Acquire) {
+            return Err(PyBufferError::new_err("the memory is read-only for its owner; make a copy and write to that"));
+        }
+        Ok(())
+    }
+
+    /// The stream of an argument, `None` being the home stream, borrowed while `argument` and the buffer live.
+    pub(crate) fn stream_or_home(
+        &self,
+        py: Python<'_>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Option<Stream>, tenure_stream)> {
+        match stream {
+            None => {
+                let home = Stream::sharing(py, self.view(py)?.stream)?;
+                let carried = home.carried();
+                Ok((Some(home), carried))
+            }
+            Some(given) => {
+                let held = Stream::from_any(given)?;
+                let carried = held.carried();
+                Ok((Some(held), carried))
+            }
+        }
+    }
+
+    /// Runs a call of the table that takes buffer, size and stream, as a change.
+    fn resized(
+        &self,
+        py: Python<'_>,
+        what: &str,
+        bytes: usize,
+        stream: Option<&Bound<'_, PyAny>>,
+        call_it: unsafe extern "C" fn(tenure_buffer, usize, tenure_stream) -> tenure_status,
+    ) -> PyResult<()> {
+        self.writable()?;
+        let _change = self.change(what)?;
+        let (_held, carried) = self.stream_or_home(py, stream)?;
+        let buffer = self.handle()?;
+        // SAFETY: the handles are held by this object and by `_held`.
+        call(py, || unsafe { call_it(buffer, bytes, carried) })
+    }
+}
+
+/// The resource of an optional argument: without one, the current one, which the engine reads once.
+#[inline]
+pub(crate) fn resource_or_current(py: Python<'_>, mr: Option<&Bound<'_, PyAny>>) -> PyResult<tenure_resource> {
+    match mr {
+        Some(mr) => resource::argument(mr),
+        None => {
+            current::sync(py)?;
+            Ok(TENURE_RESOURCE_CURRENT)
+        }
+    }
+}
+
+/// Makes a buffer of the engine's.
+#[inline]
+pub(crate) fn create(
+    py: Python<'_>,
+    bytes: usize,
+    stream: tenure_stream,
+    resource: tenure_resource,
+) -> PyResult<Owned> {
+    let mut out: tenure_buffer = 0;
+    let to = &raw mut out;
+    try_call(
+        py,
+        // SAFETY: `out` is valid for writing; the handles are held by the caller's arguments.
+        || unsafe { (api().buffer_try_create)(bytes, 0, stream, resource, to) },
+        // SAFETY: as above.
+        || unsafe { (api().buffer_create)(bytes, 0, stream, resource, to) },
+    )?;
+    Ok(Owned::new(out))
+}
+
+#[pymethods]
+impl DeviceBuffer {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        Self::default()
+    }
+
+    #[pyo3(signature = (*, ptr=None, size=None, stream=None, mr=None))]
+    fn __init__(
+        &self,
+        py: Python<'_>,
+        ptr: Option<&Bound<'_, PyAny>>,
+        size: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+        mr: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let ptr = ptr.map_or(Ok(0), |ptr| size::address(ptr, "ptr"))?;
+        let bytes = size.map_or(Ok(0), |size| size::bytes(size, "size"))?;
+        let stream = stream::argument(stream)?;
+        let resource = resource_or_current(py, mr)?;
+        let owned = create(py, bytes, stream.carried(), resource)?;
+        if ptr != 0 && bytes != 0 {
+            buffer_copy::fill_from(py, &owned, ptr, bytes, stream.carried())?;
+        }
+        self.install(owned)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (b, stream=None, mr=None))]
+    fn to_device<'py>(
+        py: Python<'py>,
+        b: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+        mr: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Bound<'py, Self>> {
+        buffer_copy::to_device(&Self::type_object(py), b, stream, mr)
+    }
+
+    #[classmethod]
+    #[pyo3(signature = (ptr, size, *, stream, mr=None, owner=None, device=None))]
+    fn adopt<'py>(
+        cls: &Bound<'py, PyType>,
+        ptr: &Bound<'_, PyAny>,
+        size: &Bound<'_, PyAny>,
+        stream: &Bound<'_, PyAny>,
+        mr: Option<&Bound<'_, PyAny>>,
+        owner: Option<&Bound<'_, PyAny>>,
+        device: Option<i32>,
+    ) -> PyResult<Bound<'py, Self>> {
+        foreign::adopt(cls, ptr, size, stream, mr, owner, device)
+    }
+
+    #[getter]
+    fn ptr(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.view(py)?.ptr as usize)
+    }
+
+    #[getter]
+    fn size(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.view(py)?.bytes)
+    }
+
+    #[getter]
+    fn nbytes(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.view(py)?.bytes)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.view(py)?.bytes)
+    }
+
+    // Without this an empty buffer would be false because of `__len__`.
+    fn __bool__(&self) -> PyResult<bool> {
+        self.owned()?;
+        Ok(true)
+    }
+
+    fn capacity(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.view(py)?.capacity)
+    }
+
+    #[getter]
+    fn mr<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let buffer = self.handle()?;
+        let view = self.view(py)?;
+        if view.resource_id != 0
+            && let Some(object) = DeviceMemoryResource::alive(py, view.resource_id)
+        {
+            return Ok(Some(object));
+        }
+        let mut out = TENURE_RESOURCE_NULL;
+        // SAFETY: `out` is valid for writing.
+        check(py, unsafe { (api().buffer_resource)(buffer, &mut out) })?;
+        if out == TENURE_RESOURCE_NULL {
+            return Ok(None);
+        }
+        DeviceMemoryResource::wrap(py, out).map(Some)
+    }
+
+    #[getter]
+    fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
+        Stream::sharing(py, self.view(py)?.stream)
+    }
+
+    #[getter]
+    fn device(&self, py: Python<'_>) -> PyResult<Option<i32>> {
+        let device = self.view(py)?.device;
+        Ok((device >= 0).then_some(device))
+    }
+
+    #[pyo3(signature = (new_size, stream=None))]
+    fn resize(&self, py: Python<'_>, new_size: &Bound<'_, PyAny>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let bytes = size::bytes(new_size, "new_size")?;
+        self.resized(py, "resized", bytes, stream, api().buffer_resize)
+    }
+
+    #[pyo3(signature = (new_capacity, stream=None))]
+    fn reserve(
+        &self,
+        py: Python<'_>,
+        new_capacity: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let bytes = size::bytes(new_capacity, "new_capacity")?;
+        self.resized(py, "grown", bytes, stream, api().buffer_reserve)
+    }
+
+    #[pyo3(signature = (stream=None))]
+    fn shrink_to_fit(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        self.writable()?;
+        let _change = self.change("shrunk")?;
+        let (_held, carried) = self.stream_or_home(py, stream)?;
+        let buffer = self.handle()?;
+        // SAFETY: the handles are held by this object and by `_held`.
+        call(py, || unsafe { (api().buffer_shrink_to_fit)(buffer, carried) })
+    }
+
+    #[pyo3(signature = (stream=None, mr=None))]
+    fn copy<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Bound<'_, PyAny>>,
+        mr: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Bound<'py, Self>> {
+        let py = slf.py();
+        let this = slf.get();
+        let (_held, carried) = this.stream_or_home(py, stream)?;
+        let resource = resource_or_current(py, mr)?;
+        Self::wrap_as(&slf.get_type(), buffer_copy::duplicate(py, this, carried, resource)?)
+    }
+
+    fn __copy__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        Self::copy(slf, None, None)
+    }
+
+    fn __deepcopy__<'py>(slf: &Bound<'py, Self>, _memo: &Bound<'_, PyAny>) -> PyResult<Bound<'py, Self>> {
+        Self::copy(slf, None, None)
+    }
+
+    #[pyo3(signature = (ary=None, stream=None))]
+    fn copy_to_host<'py>(
+        slf: &Bound<'py, Self>,
+        ary: Option<&Bound<'py, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        buffer_copy::copy_to_host(slf, ary, stream)
+    }
+
+    #[pyo3(signature = (ary, stream=None))]
+    fn copy_from_host(
+        slf: &Bound<'_, Self>,
+        ary: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        buffer_copy::copy_from_host(slf, ary, stream)
+    }
+
+    #[pyo3(signature = (cuda_ary, stream=None))]
+    fn copy_from_device(
+        slf: &Bound<'_, Self>,
+        cuda_ary: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        buffer_copy::copy_from_device(slf, cuda_ary, stream)
+    }
+
+    #[pyo3(signature = (stream=None))]
+    fn tobytes<'py>(slf: &Bound<'py, Self>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Bound<'py, PyBytes>> {
+        buffer_copy::tobytes(slf, stream)
+    }
+
+    fn record_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let stream = stream::argument(Some(stream))?;
+        let (buffer, carried) = (self.handle()?, stream.carried());
+        // SAFETY: the handles are held by this object and by `stream`.
+        call(py, || unsafe { (api().buffer_record_stream)(buffer, carried) })
+    }
+
+    fn set_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let stream = stream::argument(Some(stream))?;
+        let (buffer, carried) = (self.handle()?, stream.carried());
+        // SAFETY: the handles are held by this object and by `stream`.
+        call(py, || unsafe { (api().buffer_set_stream)(buffer, carried) })
+    }
+
+    #[pyo3(signature = (stream=None))]
+    fn close(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let _change = self.change("closed")?;
+        let buffer = self.handle()?;
+        let held = stream.map(|stream| stream::argument(Some(stream))).transpose()?;
+        let carried = held.as_ref().map(|stream| stream.carried());
+        let stream = carried.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: `stream` is null or valid during the call; the handles are held by this object and by `held`.
+        call(py, || unsafe { (api().buffer_close)(buffer, stream) })
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().owned()?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*_exc))]
+    fn __exit__(&self, py: Python<'_>, _exc: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py, None)
+    }
+
+    fn detach<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let _change = self.change("detached")?;
+        let buffer = self.handle()?;
+        // SAFETY: all fields are integers and pointers, for which zeros are values.
+        let mut out: tenure_detached = unsafe { std::mem::zeroed() };
+        out.size = size_of::<tenure_detached>();
+        // SAFETY: `out` is valid and its size is set.
+        check(py, unsafe { (api().buffer_detach)(buffer, &mut out) })?;
+        // Both take over the references that came out, whatever fails.
+        let stream = Stream::owning(out.stream);
+        let mr = DeviceMemoryResource::wrap(py, out.resource)?;
+        (out.ptr as usize, out.capacity, mr, stream).into_pyobject(py)
+    }
+
+    #[getter]
+    fn __cuda_array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        buffer_export::cuda_array_interface(slf)
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        slf: &Bound<'py, Self>,
+        stream: Option<&Bound<'_, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        dlpack::export(slf, stream, max_version, dl_device, copy)
+    }
+
+    fn __dlpack_device__(slf: &Bound<'_, Self>) -> PyResult<(i32, i32)> {
+        dlpack::device(slf)
+    }
+
+    /// # Safety
+    /// Called by the interpreter, with a `Py_buffer` that is valid for writing.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: std::ffi::c_int) -> PyResult<()> {
+        // SAFETY: as above.
+        unsafe { buffer_export::get_buffer(slf, view, flags) }
+    }
+
+    /// # Safety
+    /// Called by the interpreter, with a `Py_buffer` that `__getbuffer__` filled.
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: as above.
+        unsafe { buffer_export::release_buffer(self, view) };
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let py = slf.py();
+        let rebuild = py.import("tenure._tenure")?.getattr("_rebuild")?;
+        let bytes = buffer_copy::tobytes(slf, None)?;
+        Ok((rebuild, (slf.get_type(), bytes).into_pyobject(py)?))
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let name = slf.get_type().name()?;
+        if slf.get().owned.get().is_none() {
+            return Ok(format!("<{name} that was never made>"));
+        }
+        let view = slf.get().view(slf.py())?;
+        Ok(format!("<{name} of {} bytes at {:#x}>", view.bytes, view.ptr as usize))
+    }
+}
+
+/// For pickle: a buffer with these bytes, under the scoped or the current resource.
+#[pyfunction]
+fn _rebuild<'py>(cls: &Bound<'py, PyType>, bytes: &Bound<'_, PyBytes>) -> PyResult<Bound<'py, DeviceBuffer>> {
+    buffer_copy::to_device(cls, bytes, None, None)
+}
+
+/// For `tenure/python.h`: a `DeviceBuffer` that takes an engine's buffer over.
+#[pyfunction]
+fn _wrap_buffer(py: Python<'_>, handle: u64) -> PyResult<Bound<'_, DeviceBuffer>> {
+    let buffer = DeviceBuffer::wrap(py, handle)?;
+    // Refuses what is no buffer. Its destruction is refused as well then, and nothing happens.
+    buffer.get().view(py)?;
+    Ok(buffer)
+}
+
+/// For `tenure/python.h`: the engine's buffer, borrowed while `buffer` lives and is not changed.
+#[pyfunction]
+fn _borrow_buffer(buffer: &Bound<'_, PyAny>) -> PyResult<u64> {
+    ours(buffer)?.get().handle()
+}
+
+/// For `tenure/python.h`: the engine's buffer, which the caller owns now. The Python object is empty afterwards.
+#[pyfunction]
+fn _take_buffer(buffer: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let py = buffer.py();
+    let this = ours(buffer)?.get();
+    let _change = this.change("taken")?;
+    let view = this.view(py)?;
+    let mut resource = TENURE_RESOURCE_NULL;
+    // SAFETY: `resource` is valid for writing.
+    check(py, unsafe { (api().buffer_resource)(this.handle()?, &mut resource) })?;
+    if resource == TENURE_RESOURCE_NULL {
+        // Adopted with an owner: what stays behind needs some resource, and allocates nothing.
+        // SAFETY: `resource` is valid for writing.
+        check(py, unsafe { (api().cuda_resource)(&mut resource) })?;
+    }
+    let empty = create(py, 0, view.stream, resource);
+    // SAFETY: the reference is ours and is given back once.
+    gil::give_back(|| unsafe { (api().resource_try_release)(resource) }, || unsafe {
+        (api().resource_release)(resource)
+    });
+    let empty = empty?;
+    let taken = this.owned()?.0.swap(empty.handle(), Ordering::AcqRel);
+    std::mem::forget(empty);
+    Ok(taken)
+}
+
+fn ours<'a, 'py>(buffer: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, DeviceBuffer>> {
+    buffer.cast::<DeviceBuffer>().map_err(|_| {
+        let kind = buffer.get_type().name().map(|n| n.to_string()).unwrap_or_default();
+        PyTypeError::new_err(format!("a tenure.DeviceBuffer is needed, not {kind}"))
+    })
+}
+
+/// Adds the class and its functions.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<DeviceBuffer>()?;
+    module.add_function(wrap_pyfunction!(_rebuild, module)?)?;
+    module.add_function(wrap_pyfunction!(_wrap_buffer, module)?)?;
+    module.add_function(wrap_pyfunction!(_borrow_buffer, module)?)?;
+    module.add_function(wrap_pyfunction!(_take_buffer, module)?)
+}
+
+/// # Errors
+/// `ValueError`, with the sizes.
+pub(crate) fn fits(have: usize, need: usize, what: &str) -> PyResult<()> {
+    if need <= have {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!("{what} has {need} bytes and there is room for {have}; resize the buffer first or copy a part")))
+}
+
+/// `*const` to `*mut` of an address.
+pub(crate) fn pointer(address: usize) -> *mut c_void {
+    address as *mut c_void
+}
+
+/// A reference to a Python object that an engine's owner keeps; `drop_reference` gives it back.
+pub(crate) fn keep(object: &Bound<'_, PyAny>) -> tenure_owner {
+    tenure_owner { context: object.clone().into_ptr().cast(), release: Some(drop_reference) }
+}

@@ -1,0 +1,546 @@
+//! DLPack, both ways and in both kinds of capsule.
+//!
+//! ```text
+//!  export   capsule --manager_ctx--> Export { tensor, shape, Arc<Owned> }      deleter = drop: no lock, no interpreter
+//!  import   capsule --taken over--> tensor --owner--> the engine's buffer      release = the producer's deleter
+//! ```
+//!
+//! # Which device
+//! Memory that the host can read, and all memory of the simulated device, is exported as the CPU's, after a wait for the
+//! home stream: a consumer on the CPU has no stream to wait on. Memory of a CUDA device is exported as such: the
+//! consumer's stream is made to wait for the home stream, without the host waiting, and is recorded as a user of the
+//! memory, so that it is not reused before the consumer's work is done.
+//!
+//! The layout of the structures is that of DLPack 1.x (`dlpack.h`), which is stable within the major version.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use tenure_abi::*;
+
+use crate::buffer::{self, DeviceBuffer, Owned, pointer};
+use crate::buffer_copy::{duplicate, wait_for};
+use crate::buffer_export::{may_be_dead, wait_home};
+use crate::errors::{call, check};
+use crate::foreign::{contiguous, foreign};
+use crate::gil;
+use crate::stream::{self, Stream};
+use crate::table::api;
+
+const CPU: i32 = 1;
+const CUDA: i32 = 2;
+const CUDA_HOST: i32 = 3;
+const CUDA_MANAGED: i32 = 13;
+
+const READ_ONLY: u64 = 1;
+const IS_COPIED: u64 = 2;
+
+/// The newest version that this file writes and reads.
+const MAJOR: u32 = 1;
+const MINOR: u32 = 3;
+
+const LEGACY_NAME: &CStr = c"dltensor";
+const LEGACY_USED: &CStr = c"used_dltensor";
+const VERSIONED_NAME: &CStr = c"dltensor_versioned";
+const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Device {
+    kind: i32,
+    id: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Tensor {
+    data: *mut c_void,
+    device: Device,
+    ndim: i32,
+    dtype: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+#[repr(C)]
+struct Managed {
+    tensor: Tensor,
+    manager_ctx: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+#[repr(C)]
+struct ManagedVersioned {
+    major: u32,
+    minor: u32,
+    manager_ctx: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+const _: () = assert!(size_of::<Tensor>() == 48);
+const _: () = assert!(size_of::<Managed>() == 64);
+const _: () = assert!(size_of::<ManagedVersioned>() == 80);
+
+/// What a capsule of ours points to: `managed` first, so that both have one address.
+#[repr(C)]
+struct Export<M> {
+    managed: M,
+    shape: [i64; 1],
+    strides: [i64; 1],
+    /// Keeps the memory. Dropped without the interpreter: see `Owned`.
+    _owned: Arc<Owned>,
+}
+
+unsafe extern "C" fn delete_legacy(managed: *mut Managed) {
+    // SAFETY: the consumer calls this once, with what `capsule` made.
+    drop(unsafe { Box::from_raw(managed.cast::<Export<Managed>>()) });
+}
+
+unsafe extern "C" fn delete_versioned(managed: *mut ManagedVersioned) {
+    // SAFETY: as in `delete_legacy`.
+    drop(unsafe { Box::from_raw(managed.cast::<Export<ManagedVersioned>>()) });
+}
+
+/// A capsule that nobody took (its name is the old one) frees what it holds.
+unsafe extern "C" fn capsule_destructor(capsule: *mut ffi::PyObject) {
+    // SAFETY: called by the interpreter with a capsule made below; an unused one holds what its name says.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, VERSIONED_NAME.as_ptr()) != 0 {
+            delete_versioned(ffi::PyCapsule_GetPointer(capsule, VERSIONED_NAME.as_ptr()).cast());
+        } else if ffi::PyCapsule_IsValid(capsule, LEGACY_NAME.as_ptr()) != 0 {
+            delete_legacy(ffi::PyCapsule_GetPointer(capsule, LEGACY_NAME.as_ptr()).cast());
+        }
+    }
+}
+
+/// Whether the device layer is the simulated one. Known once a buffer exists.
+fn simulated(py: Python<'_>) -> PyResult<bool> {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let mut out = 0;
+    // SAFETY: `out` is valid for writing.
+    call(py, || unsafe { (api().sim_active)(&mut out) })?;
+    Ok(*KNOWN.get_or_init(|| out != 0))
+}
+
+fn device_of(py: Python<'_>, view: &tenure_buffer_view) -> PyResult<(i32, i32)> {
+    if view.device < 0 || view.properties & TENURE_HOST_ACCESSIBLE != 0 || simulated(py)? {
+        return Ok((CPU, 0));
+    }
+    Ok((CUDA, view.device))
+}
+
+/// `__dlpack_device__`.
+pub(crate) fn device(slf: &Bound<'_, DeviceBuffer>) -> PyResult<(i32, i32)> {
+    device_of(slf.py(), &slf.get().view(slf.py())?)
+}
+
+/// Whether memory that is the CPU's by default may be exported as this device's all the same.
+fn also(view: &tenure_buffer_view, wanted: (i32, i32), simulated: bool) -> bool {
+    if simulated || view.properties & TENURE_DEVICE_ACCESSIBLE == 0 {
+        return false;
+    }
+    match wanted {
+        (CUDA_MANAGED, 0) => view.properties & TENURE_MANAGED != 0,
+        (CUDA_HOST, 0) => view.properties & (TENURE_MANAGED | TENURE_HOST_ACCESSIBLE) == TENURE_HOST_ACCESSIBLE,
+        (CUDA, id) => view.device >= 0 && id == view.device,
+        _ => false,
+    }
+}
+
+/// The consumer's stream, as `__dlpack__(stream=)` names it. `None`: it wants no synchronisation.
+fn consumer(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<tenure_stream>> {
+    let Some(stream) = stream else { return Ok(Some(stream::DEFAULT)) };
+    let number: i64 = match stream.extract::<i64>() {
+        Ok(number) => number,
+        Err(_) => {
+            let given = stream::argument(Some(stream))?;
+            given.carried().raw as i64
+        }
+    };
+    match number {
+        -1 => Ok(None),
+        0 => Err(PyValueError::new_err("stream=0 is not allowed by DLPack; 1 is the legacy default stream, 2 the per-thread one")),
+        number if number < 0 => Err(PyValueError::new_err(format!("stream={number} is no stream; DLPack knows -1, 1, 2 and addresses"))),
+        1 => Ok(Some(stream::DEFAULT)),
+        number => Ok(Some(tenure_stream { raw: pointer(number as usize), object: 0 })),
+    }
+}
+
+/// `__dlpack__`.
+pub(crate) fn export<'py>(
+    slf: &Bound<'py, DeviceBuffer>,
+    stream: Option<&Bound<'_, PyAny>>,
+    max_version: Option<(u32, u32)>,
+    dl_device: Option<(i32, i32)>,
+    copy: Option<bool>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = slf.py();
+    let this = slf.get();
+    this.not_changing()?;
+    let view = this.view(py)?;
+    let home = device_of(py, &view)?;
+    let target = dl_device.unwrap_or(home);
+    let to_host = target == (CPU, 0) && home.0 == CUDA;
+    if target != home && !to_host && !also(&view, target, simulated(py)?) {
+        return Err(PyBufferError::new_err(format!(
+            "the buffer is on DLPack device {home:?} and cannot be exported to {target:?}; copy it with tenure first"
+        )));
+    }
+    if to_host && copy == Some(false) {
+        return Err(PyBufferError::new_err("memory of a CUDA device reaches the CPU only as a copy; leave copy=False out"));
+    }
+    let versioned = max_version.is_some_and(|(major, _)| major >= 1);
+    let readonly = this.readonly.load(Ordering::Acquire);
+    let copied = to_host || copy == Some(true);
+    if readonly && !copied && !versioned {
+        return Err(PyBufferError::new_err("the memory is read-only, which DLPack below version 1 cannot say; ask for a copy"));
+    }
+    // For the CPU the host waits; for a device, the consumer's stream does.
+    let theirs = if target.0 == CPU {
+        if stream.is_some_and(|s| !s.eq(-1).unwrap_or(false)) {
+            consumer(stream)?;
+        }
+        None
+    } else {
+        consumer(stream)?
+    };
+
+    let owned = if copied {
+        let handle = if to_host { host_copy(py, this, &view)? } else { own_copy(py, this, &view)? };
+        Arc::new(Owned::new(handle))
+    } else {
+        this.owned()?.clone()
+    };
+    let exported = view_of(py, &owned)?;
+    if exported.bytes != 0 {
+        hand_over(py, &owned, &exported, target.0 == CPU, theirs)?;
+    }
+    // While the capsule was prepared the lock may have been free; whoever began a change in between has seen the count.
+    this.not_changing()?;
+
+    let mut flags = 0;
+    if readonly && !copied {
+        flags |= READ_ONLY;
+    }
+    if copied {
+        flags |= IS_COPIED;
+    }
+    let tensor = Tensor {
+        data: exported.ptr,
+        device: Device { kind: target.0, id: target.1 },
+        ndim: 1,
+        dtype: DataType { code: 1, bits: 8, lanes: 1 },
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    };
+    let shape = [exported.bytes as i64];
+    if versioned {
+        let minor = max_version.map_or(0, |(major, minor)| if major > MAJOR { MINOR } else { minor.min(MINOR) });
+        let managed = ManagedVersioned {
+            major: MAJOR,
+            minor,
+            manager_ctx: std::ptr::null_mut(),
+            deleter: Some(delete_versioned),
+            flags,
+            tensor,
+        };
+        let export = Box::into_raw(Box::new(Export { managed, shape, strides: [1], _owned: owned }));
+        // SAFETY: the box is ours until the capsule has it.
+        unsafe {
+            (*export).managed.manager_ctx = export.cast();
+            (*export).managed.tensor.shape = (&raw mut (*export).shape).cast();
+            (*export).managed.tensor.strides = (&raw mut (*export).strides).cast();
+        }
+        capsule(py, export.cast(), VERSIONED_NAME)
+    } else {
+        let managed =
+            Managed { tensor, manager_ctx: std::ptr::null_mut(), deleter: Some(delete_legacy) };
+        let export = Box::into_raw(Box::new(Export { managed, shape, strides: [1], _owned: owned }));
+        // SAFETY: the box is ours until the capsule has it.
+        unsafe {
+            (*export).managed.manager_ctx = export.cast();
+            (*export).managed.tensor.shape = (&raw mut (*export).shape).cast();
+            (*export).managed.tensor.strides = (&raw mut (*export).strides).cast();
+        }
+        capsule(py, export.cast(), LEGACY_NAME)
+    }
+}
+
+fn capsule<'py>(py: Python<'py>, pointer: *mut c_void, name: &'static CStr) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: the name is static, the pointer is not null, and the destructor knows what it points to.
+    let made = unsafe {
+        let object = ffi::PyCapsule_New(pointer, name.as_ptr(), Some(capsule_destructor));
+        Bound::from_owned_ptr_or_err(py, object)
+    };
+    if made.is_err() {
+        // SAFETY: no capsule has it.
+        unsafe {
+            if name == VERSIONED_NAME { delete_versioned(pointer.cast()) } else { delete_legacy(pointer.cast()) }
+        }
+    }
+    made
+}
+
+fn view_of(py: Python<'_>, owned: &Owned) -> PyResult<tenure_buffer_view> {
+    // SAFETY: all fields are integers and pointers, for which zeros are values.
+    let mut view: tenure_buffer_view = unsafe { std::mem::zeroed() };
+    view.size = size_of::<tenure_buffer_view>();
+    // SAFETY: `view` is valid and its size is set.
+    check(py, unsafe { (api().buffer_view)(owned.handle(), &mut view) })?;
+    Ok(view)
+}
+
+/// Orders the consumer's work behind ours, and our free behind the consumer's work.
+fn hand_over(
+    py: Python<'_>,
+    owned: &Owned,
+    view: &tenure_buffer_view,
+    to_cpu: bool,
+    theirs: Option<tenure_stream>,
+) -> PyResult<()> {
+    if to_cpu {
+        return wait_home(py, view);
+    }
+    let Some(theirs) = theirs else { return Ok(()) };
+    if may_be_dead(view.stream) {
+        wait_home(py, view)?;
+    }
+    let home = Stream::sharing(py, view.stream)?;
+    let (home, dead, handle) = (home.carried(), may_be_dead(view.stream), owned.handle());
+    call(py, || {
+        // SAFETY: the protocol says that the consumer's stream is alive during this call; the buffer is held.
+        unsafe {
+            let status = if dead { TENURE_OK } else { wait_for(theirs, home) };
+            if status == TENURE_OK { (api().buffer_record_stream)(handle, theirs) } else { status }
+        }
+    })
+}
+
+/// A copy under the buffer's own resource; the current one where it has none.
+fn own_copy(py: Python<'_>, this: &DeviceBuffer, view: &tenure_buffer_view) -> PyResult<tenure_buffer> {
+    let mut resource = TENURE_RESOURCE_NULL;
+    // SAFETY: `resource` is valid for writing.
+    check(py, unsafe { (api().buffer_resource)(this.handle()?, &mut resource) })?;
+    let home = Stream::sharing(py, view.stream)?;
+    if resource == TENURE_RESOURCE_NULL {
+        let current = buffer::resource_or_current(py, None)?;
+        return duplicate(py, this, home.carried(), current);
+    }
+    let copy = duplicate(py, this, home.carried(), resource);
+    // SAFETY: the reference is ours and is given back once.
+    gil::give_back(|| unsafe { (api().resource_try_release)(resource) }, || unsafe {
+        (api().resource_release)(resource)
+    });
+    copy
+}
+
+/// A copy in memory of the system's.
+fn host_copy(py: Python<'_>, this: &DeviceBuffer, view: &tenure_buffer_view) -> PyResult<tenure_buffer> {
+    let mut system = TENURE_RESOURCE_NULL;
+    // SAFETY: `system` is valid for writing. The process's one resource is never closed, so the reference may go early.
+    check(py, unsafe { (api().system_resource)(&mut system) })?;
+    let home = Stream::sharing(py, view.stream)?;
+    let copy = duplicate(py, this, home.carried(), system);
+    // SAFETY: the reference is ours and is given back once.
+    gil::give_back(|| unsafe { (api().resource_try_release)(system) }, || unsafe { (api().resource_release)(system) });
+    copy
+}
+
+/// What came out of a capsule, until the engine's buffer has it.
+struct Taken {
+    managed: *mut c_void,
+    release: unsafe extern "C" fn(*mut c_void),
+    tensor: Tensor,
+    flags: u64,
+}
+
+unsafe extern "C" fn release_legacy(managed: *mut c_void) {
+    let managed = managed.cast::<Managed>();
+    // SAFETY: the producer's tensor, whose deleter is called once, here. It needs no lock of ours.
+    gil::announced(|| unsafe {
+        if let Some(deleter) = (*managed).deleter {
+            deleter(managed);
+        }
+    });
+}
+
+unsafe extern "C" fn release_versioned(managed: *mut c_void) {
+    let managed = managed.cast::<ManagedVersioned>();
+    // SAFETY: as in `release_legacy`.
+    gil::announced(|| unsafe {
+        if let Some(deleter) = (*managed).deleter {
+            deleter(managed);
+        }
+    });
+}
+
+impl Taken {
+    /// Takes the tensor out of its capsule: from here on we are the ones who call the deleter.
+    fn from(capsule: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let Ok(capsule) = capsule.cast::<PyCapsule>() else {
+            return Err(PyTypeError::new_err("__dlpack__ must return a capsule"));
+        };
+        let py = capsule.py();
+        let object = capsule.as_ptr();
+        let take = |name: &'static CStr, used: &'static CStr| {
+            // SAFETY: a capsule; the names are static.
+            unsafe {
+                if ffi::PyCapsule_IsValid(object, name.as_ptr()) == 0 {
+                    return Ok(None);
+                }
+                let pointer = ffi::PyCapsule_GetPointer(object, name.as_ptr());
+                if ffi::PyCapsule_SetName(object, used.as_ptr().cast::<c_char>()) != 0 {
+                    return Err(PyErr::fetch(py));
+                }
+                Ok(Some(pointer))
+            }
+        };
+        if let Some(managed) = take(VERSIONED_NAME, VERSIONED_USED)? {
+            let versioned = managed.cast::<ManagedVersioned>();
+            // SAFETY: a capsule of this name holds such a structure; of another major version only the head is known.
+            let (major, minor) = unsafe { ((*versioned).major, (*versioned).minor) };
+            if major != MAJOR {
+                // SAFETY: the deleter lies in the head.
+                unsafe { release_versioned(managed) };
+                return Err(PyBufferError::new_err(format!(
+                    "the producer speaks DLPack {major}.{minor}, and this tenure speaks version {MAJOR}; upgrade one of them"
+                )));
+            }
+            // SAFETY: as above, and of our version.
+            let (tensor, flags) = unsafe { ((*versioned).tensor, (*versioned).flags) };
+            return Ok(Self { managed, release: release_versioned, tensor, flags });
+        }
+        if let Some(managed) = take(LEGACY_NAME, LEGACY_USED)? {
+            // SAFETY: a capsule of this name holds such a structure.
+            let tensor = unsafe { (*managed.cast::<Managed>()).tensor };
+            return Ok(Self { managed, release: release_legacy, tensor, flags: 0 });
+        }
+        Err(PyValueError::new_err("the DLPack capsule was used already; each capsule is taken once"))
+    }
+
+    /// Address and bytes.
+    ///
+    /// # Errors
+    /// Strided, or larger than an address space.
+    fn memory(&self) -> PyResult<(usize, usize)> {
+        let tensor = &self.tensor;
+        let dims = usize::try_from(tensor.ndim).map_err(|_| PyBufferError::new_err("the DLPack tensor has a negative number of dimensions"))?;
+        let read = |values: *mut i64| -> Vec<i64> {
+            if values.is_null() || dims == 0 {
+                return Vec::new();
+            }
+            // SAFETY: the producer gives `ndim` values.
+            unsafe { std::slice::from_raw_parts(values, dims) }.to_vec()
+        };
+        let too_large = || PyBufferError::new_err("the DLPack tensor is larger than an address space");
+        let shape = read(tensor.shape)
+            .into_iter()
+            .map(|n| usize::try_from(n).map_err(|_| PyBufferError::new_err("the DLPack tensor has a negative dimension")))
+            .collect::<PyResult<Vec<_>>>()?;
+        if shape.len() != dims {
+            return Err(PyBufferError::new_err("the DLPack tensor has no shape"));
+        }
+        let strides: Vec<isize> = read(tensor.strides).into_iter().map(|n| n as isize).collect();
+        if !strides.is_empty() && !contiguous(&shape, &strides, 1) {
+            return Err(PyBufferError::new_err("the DLPack tensor is not C-contiguous; copy it first"));
+        }
+        let bits = usize::from(tensor.dtype.bits) * usize::from(tensor.dtype.lanes);
+        let count = shape.iter().try_fold(1_usize, |all, n| all.checked_mul(*n)).ok_or_else(too_large)?;
+        let bytes = count.checked_mul(bits).ok_or_else(too_large)?.div_ceil(8);
+        if bytes == 0 {
+            return Ok((0, 0));
+        }
+        if tensor.data.is_null() {
+            return Err(PyBufferError::new_err(format!("the DLPack tensor names address 0 for {bytes} bytes")));
+        }
+        let address = (tensor.data as usize).checked_add(tensor.byte_offset as usize).ok_or_else(too_large)?;
+        Ok((address, bytes))
+    }
+}
+
+/// A buffer over the memory of an object with `__dlpack__`. Its producer frees it when the buffer goes.
+#[pyfunction]
+#[pyo3(signature = (obj, *, stream=None))]
+pub(crate) fn from_dlpack<'py>(
+    py: Python<'py>,
+    obj: &Bound<'_, PyAny>,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Bound<'py, DeviceBuffer>> {
+    let stream = stream::argument(stream)?;
+    let carried = stream.carried();
+    let capsule = if obj.is_instance_of::<PyCapsule>() { obj.clone() } else { ask(obj, carried)? };
+    let taken = Taken::from(&capsule)?;
+    let owner = tenure_owner { context: taken.managed, release: Some(taken.release) };
+    let placed = taken.memory().and_then(|memory| {
+        let device = match taken.tensor.device {
+            Device { kind: CPU | CUDA_HOST, .. } => -1,
+            Device { kind: CUDA, id } => id,
+            Device { kind: CUDA_MANAGED, .. } => {
+                let mut device = 0;
+                // SAFETY: `device` is valid for writing.
+                call(py, || unsafe { (api().stream_device)(carried, &mut device) })?;
+                device
+            }
+            Device { kind, id } => {
+                return Err(PyBufferError::new_err(format!(
+                    "the DLPack tensor is on device type {kind}, number {id}; tenure takes the CPU's (1), CUDA's (2), pinned (3) and managed (13) memory"
+                )));
+            }
+        };
+        Ok((memory, device))
+    });
+    let ((address, bytes), device) = match placed {
+        Ok(placed) => placed,
+        Err(e) => {
+            // SAFETY: no buffer has the tensor.
+            gil::detach(py, || unsafe { (taken.release)(taken.managed) });
+            return Err(e);
+        }
+    };
+    let handle = foreign(py, pointer(address), bytes, device, carried, None, owner)?;
+    let buffer = DeviceBuffer::wrap(py, handle)?;
+    buffer.get().readonly.store(taken.flags & READ_ONLY != 0, Ordering::Release);
+    Ok(buffer)
+}
+
+/// Calls `__dlpack__`, first as version 1 has it, then as the versions before had.
+fn ask<'py>(obj: &Bound<'py, PyAny>, stream: tenure_stream) -> PyResult<Bound<'py, PyAny>> {
+    let py = obj.py();
+    let Some(producer) = obj.getattr_opt("__dlpack__")? else {
+        let kind = obj.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("an object with __dlpack__ is needed, not {kind}")));
+    };
+    let kwargs = PyDict::new(py);
+    let (kind, _): (i32, i32) = obj.call_method0("__dlpack_device__")?.extract()?;
+    if kind == CUDA || kind == CUDA_MANAGED {
+        kwargs.set_item("stream", (stream.raw as usize).max(1))?;
+    }
+    kwargs.set_item("max_version", (MAJOR, MINOR))?;
+    match producer.call((), Some(&kwargs)) {
+        Err(e) if e.is_instance_of::<PyTypeError>(py) => {
+            kwargs.del_item("max_version")?;
+            producer.call((), Some(&kwargs))
+        }
+        answer => answer,
+    }
+}

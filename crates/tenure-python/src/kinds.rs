@@ -1,0 +1,350 @@
+//! The concrete classes of `tenure.mr`, under RMM's names and signatures.
+//!
+//! Each class is a constructor and a few typed accessors over `DeviceMemoryResource`; what a resource *is*, the engine
+//! knows. [`blank`] maps the engine's word for a kind to the class.
+//!
+//! All work is done in `__init__`, `__new__` takes anything: so a Python subclass may have a constructor of its own and
+//! call `super().__init__` when it likes, and until then the object raises on every method.
+
+use std::ffi::{CStr, c_void};
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use tenure_abi::*;
+
+use crate::callback::{self, CallbackMemoryResource};
+use crate::errors::{call, check};
+use crate::figures::Statistics;
+use crate::resource::{self, DeviceMemoryResource};
+use crate::size;
+use crate::stream::device_number;
+use crate::table::api;
+
+/// The engine's word for what a resource is.
+pub(crate) fn kind(py: Python<'_>, handle: tenure_resource) -> PyResult<String> {
+    let mut out = std::ptr::null();
+    // SAFETY: `out` is valid for writing.
+    check(py, unsafe { (api().resource_kind)(handle, &mut out) })?;
+    // SAFETY: a string that is valid while the resource lives, and the caller has a reference.
+    Ok(unsafe { CStr::from_ptr(out) }.to_string_lossy().into_owned())
+}
+
+/// An object without a resource yet, of the class that fits the resource behind `handle`.
+pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<Bound<'py, PyAny>> {
+    let base = || PyClassInitializer::from(DeviceMemoryResource::default());
+    let adaptor = || base().add_subclass(UpstreamResourceAdaptor);
+    Ok(match kind(py, handle)?.as_str() {
+        "cuda" => Bound::new(py, base().add_subclass(CudaMemoryResource))?.into_any(),
+        "managed" => Bound::new(py, base().add_subclass(ManagedMemoryResource))?.into_any(),
+        "pinned" => Bound::new(py, base().add_subclass(PinnedHostMemoryResource))?.into_any(),
+        "system" => Bound::new(py, base().add_subclass(SystemMemoryResource))?.into_any(),
+        "cuda_async" => Bound::new(py, base().add_subclass(CudaAsyncMemoryResource))?.into_any(),
+        "cuda_async_view" => Bound::new(py, base().add_subclass(CudaAsyncViewMemoryResource))?.into_any(),
+        "pool" => Bound::new(py, adaptor().add_subclass(PoolMemoryResource))?.into_any(),
+        "limiting" => Bound::new(py, adaptor().add_subclass(LimitingResourceAdaptor))?.into_any(),
+        "statistics" => Bound::new(py, adaptor().add_subclass(StatisticsResourceAdaptor))?.into_any(),
+        _ if callback::is_ours(handle) => Bound::new(py, base().add_subclass(CallbackMemoryResource::of(handle)))?.into_any(),
+        _ => Bound::new(py, base())?.into_any(),
+    })
+}
+
+/// Makes a resource without the interpreter lock and gives it to the object.
+pub(crate) fn make(
+    slf: &Bound<'_, DeviceMemoryResource>,
+    upstream: Option<Py<PyAny>>,
+    create: impl FnOnce(*mut tenure_resource) -> tenure_status,
+) -> PyResult<()> {
+    let mut out = TENURE_RESOURCE_NULL;
+    call(slf.py(), || create(&raw mut out))?;
+    DeviceMemoryResource::install(slf, out, upstream)
+}
+
+/// A resource without parameters: one per process, hence one Python object at a time, which the constructor gives back.
+/// Final, because a subclass would need an object of its own.
+macro_rules! plain {
+    ($($(#[$doc:meta])* $name:ident by $create:ident;)*) => {$(
+        $(#[$doc])*
+        #[pyclass(extends = DeviceMemoryResource, frozen, module = "tenure.mr")]
+        pub(crate) struct $name;
+
+        #[pymethods]
+        impl $name {
+            #[new]
+            #[pyo3(signature = ())]
+            fn the_one(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+                let mut handle = TENURE_RESOURCE_NULL;
+                // SAFETY: `handle` is valid for writing. The process's one resource: no driver call.
+                check(py, unsafe { (api().$create)(&mut handle) })?;
+                DeviceMemoryResource::wrap(py, handle)
+            }
+
+            /// Everything is done by then; the base's would refuse.
+            #[pyo3(signature = ())]
+            fn __init__(&self) {}
+        }
+    )*};
+}
+
+plain! {
+    /// Plain device memory (`cuMemAlloc`), on the device of the stream of each call.
+    CudaMemoryResource by cuda_resource;
+    /// Managed memory, which migrates between host and devices.
+    ManagedMemoryResource by managed_resource;
+    /// Page-locked host memory.
+    PinnedHostMemoryResource by pinned_resource;
+    /// Memory of the system's allocator.
+    SystemMemoryResource by system_resource;
+}
+
+/// Stream-ordered memory from a driver pool of its own.
+#[pyclass(extends = DeviceMemoryResource, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct CudaAsyncMemoryResource;
+
+#[pymethods]
+impl CudaAsyncMemoryResource {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(Self)
+    }
+
+    #[pyo3(signature = (initial_pool_size=None, release_threshold=None, enable_ipc=false, enable_fabric=false, *, device=None, stream_outlives_buffer=false))]
+    fn __init__(
+        slf: &Bound<'_, Self>,
+        initial_pool_size: Option<&Bound<'_, PyAny>>,
+        release_threshold: Option<&Bound<'_, PyAny>>,
+        enable_ipc: bool,
+        enable_fabric: bool,
+        device: Option<i32>,
+        stream_outlives_buffer: bool,
+    ) -> PyResult<()> {
+        if enable_ipc && enable_fabric {
+            return Err(PyValueError::new_err("enable_ipc and enable_fabric exclude each other: a driver pool has one type of handle"));
+        }
+        let threshold = size::optional(release_threshold, "release_threshold")?;
+        let options = tenure_async_options {
+            size: size_of::<tenure_async_options>(),
+            initial_bytes: size::optional(initial_pool_size, "initial_pool_size")?.unwrap_or(0) as u64,
+            release_threshold: threshold.unwrap_or(0) as u64,
+            has_release_threshold: u32::from(threshold.is_some()),
+            device: device_number(device)?,
+            handle_type: if enable_fabric { 8 } else { u32::from(enable_ipc) },
+            stream_outlives_buffer: u32::from(stream_outlives_buffer),
+        };
+        // SAFETY: both pointers are valid during the call.
+        make(slf.as_super(), None, |out| unsafe { (api().async_resource_create)(&options, out) })
+    }
+
+    fn pool_handle(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super(), c"pool_handle")
+    }
+}
+
+/// Stream-ordered memory from somebody else's driver pool.
+#[pyclass(extends = DeviceMemoryResource, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct CudaAsyncViewMemoryResource;
+
+#[pymethods]
+impl CudaAsyncViewMemoryResource {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(Self)
+    }
+
+    #[pyo3(signature = (pool_handle, *, device=None))]
+    fn __init__(slf: &Bound<'_, Self>, pool_handle: &Bound<'_, PyAny>, device: Option<i32>) -> PyResult<()> {
+        let pool = size::address(pool_handle, "pool_handle")? as *mut c_void;
+        let device = device_number(device)?;
+        // SAFETY: the pointer is valid for writing; that the pool is one and outlives the resource is the caller's word.
+        make(slf.as_super(), None, |out| unsafe { (api().async_view_create)(pool, device, out) })
+    }
+
+    fn pool_handle(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super(), c"pool_handle")
+    }
+}
+
+/// A resource that takes its memory from another one: the base of pools and adaptors.
+#[pyclass(extends = DeviceMemoryResource, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct UpstreamResourceAdaptor;
+
+#[pymethods]
+impl UpstreamResourceAdaptor {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(Self)
+    }
+
+    #[pyo3(signature = (upstream_mr))]
+    fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>) -> PyResult<()> {
+        resource::argument(upstream_mr)?;
+        let name = slf.get_type().name().map(|n| n.to_string()).unwrap_or_default();
+        Err(PyTypeError::new_err(format!(
+            "{name} makes no resource of its own: use a concrete class of tenure.mr, or CallbackMemoryResource for your own functions"
+        )))
+    }
+
+    #[getter]
+    fn upstream_mr<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        DeviceMemoryResource::upstream_object(slf.as_super())
+    }
+
+    fn get_upstream<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        DeviceMemoryResource::upstream_object(slf.as_super())
+    }
+}
+
+fn adaptor<T>(class: T) -> PyClassInitializer<T>
+where
+    T: pyo3::PyClass<BaseType = UpstreamResourceAdaptor>,
+{
+    PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(UpstreamResourceAdaptor).add_subclass(class)
+}
+
+/// A pool: one reservation that grows by need, from which requests are served without calling the upstream.
+#[pyclass(extends = UpstreamResourceAdaptor, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct PoolMemoryResource;
+
+#[pymethods]
+impl PoolMemoryResource {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        adaptor(Self)
+    }
+
+    #[pyo3(signature = (upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=false, device=None))]
+    fn __init__(
+        slf: &Bound<'_, Self>,
+        upstream_mr: &Bound<'_, PyAny>,
+        initial_pool_size: Option<&Bound<'_, PyAny>>,
+        maximum_pool_size: Option<&Bound<'_, PyAny>>,
+        release_threshold: Option<&Bound<'_, PyAny>>,
+        prefer_footprint: bool,
+        device: Option<i32>,
+    ) -> PyResult<()> {
+        let upstream = resource::argument(upstream_mr)?;
+        let maximum = size::optional(maximum_pool_size, "maximum_pool_size")?;
+        if maximum == Some(0) {
+            return Err(PyValueError::new_err("maximum_pool_size is 0; leave it out for a pool without a limit of its own"));
+        }
+        let options = tenure_pool_options {
+            size: size_of::<tenure_pool_options>(),
+            initial_bytes: size::optional(initial_pool_size, "initial_pool_size")?.unwrap_or(0) as u64,
+            maximum_bytes: maximum.unwrap_or(0) as u64,
+            release_threshold: size::optional(release_threshold, "release_threshold")?.unwrap_or(0) as u64,
+            device: device_number(device)?,
+            prefer_footprint: u32::from(prefer_footprint),
+            ..Default::default()
+        };
+        // SAFETY: both pointers are valid during the call.
+        make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
+            (api().pool_create)(upstream, &options, out)
+        })
+    }
+
+    fn pool_size(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super().as_super(), c"pool_size")
+    }
+}
+
+/// Refuses what would take more than a number of bytes from its upstream at once.
+#[pyclass(extends = UpstreamResourceAdaptor, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct LimitingResourceAdaptor;
+
+#[pymethods]
+impl LimitingResourceAdaptor {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        adaptor(Self)
+    }
+
+    #[pyo3(signature = (upstream_mr, allocation_limit))]
+    fn __init__(
+        slf: &Bound<'_, Self>,
+        upstream_mr: &Bound<'_, PyAny>,
+        allocation_limit: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let upstream = resource::argument(upstream_mr)?;
+        let limit = size::bytes(allocation_limit, "allocation_limit")? as u64;
+        // SAFETY: the pointer is valid for writing.
+        make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
+            (api().limiting_create)(upstream, limit, out)
+        })
+    }
+
+    fn get_allocated_bytes(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super().as_super(), c"allocated_bytes")
+    }
+
+    fn get_allocation_limit(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super().as_super(), c"allocation_limit")
+    }
+}
+
+/// Counts what goes through.
+#[pyclass(extends = UpstreamResourceAdaptor, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct StatisticsResourceAdaptor;
+
+type StatisticsCall = unsafe extern "C" fn(tenure_resource, *mut tenure_statistics) -> tenure_status;
+
+impl StatisticsResourceAdaptor {
+    fn counters(slf: &Bound<'_, Self>, ask: StatisticsCall) -> PyResult<Statistics> {
+        let handle = DeviceMemoryResource::handle(slf.as_super().as_super())?;
+        let mut out = tenure_statistics { size: size_of::<tenure_statistics>(), ..tenure_statistics::default() };
+        // SAFETY: `out` is valid and its size is set.
+        call(slf.py(), || unsafe { ask(handle, &mut out) })?;
+        Ok(Statistics(out))
+    }
+}
+
+#[pymethods]
+impl StatisticsResourceAdaptor {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        adaptor(Self)
+    }
+
+    #[pyo3(signature = (upstream_mr))]
+    fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>) -> PyResult<()> {
+        let upstream = resource::argument(upstream_mr)?;
+        // SAFETY: the pointer is valid for writing.
+        make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
+            (api().statistics_create)(upstream, out)
+        })
+    }
+
+    #[getter]
+    fn allocation_counts(slf: &Bound<'_, Self>) -> PyResult<Statistics> {
+        Self::counters(slf, api().statistics_get)
+    }
+
+    fn push_counters(slf: &Bound<'_, Self>) -> PyResult<Statistics> {
+        Self::counters(slf, api().statistics_push)
+    }
+
+    fn pop_counters(slf: &Bound<'_, Self>) -> PyResult<Statistics> {
+        Self::counters(slf, api().statistics_pop)
+    }
+}
+
+/// Adds the classes.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<DeviceMemoryResource>()?;
+    module.add_class::<UpstreamResourceAdaptor>()?;
+    module.add_class::<CudaMemoryResource>()?;
+    module.add_class::<ManagedMemoryResource>()?;
+    module.add_class::<PinnedHostMemoryResource>()?;
+    module.add_class::<SystemMemoryResource>()?;
+    module.add_class::<CudaAsyncMemoryResource>()?;
+    module.add_class::<CudaAsyncViewMemoryResource>()?;
+    module.add_class::<PoolMemoryResource>()?;
+    module.add_class::<LimitingResourceAdaptor>()?;
+    module.add_class::<StatisticsResourceAdaptor>()?;
+    module.add_class::<CallbackMemoryResource>()
+}
