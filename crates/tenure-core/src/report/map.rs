@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A *segment* is a stretch of addresses that belongs together. A resource that knows its ranges says what they are;
-//! for any other they are guessed: two blocks that lie further apart than a bound are in different segments, and the
-//! bound is doubled until there are at most a dozen. Gaps below 512 bytes are the rounding of sizes and not counted as
+//! for any other they are guessed: the widest gaps are taken for foreign, until what is left is no longer than what the
+//! resource holds, and at most eleven of them. Gaps below 512 bytes are the rounding of sizes and not counted as
 //! holes. Where many small blocks of a stream lie close together they are joined, so that a map stays small; where that
 //! is not enough, blocks of several streams are joined too and count as [`MIXED`].
 
@@ -17,6 +17,8 @@ use crate::trace::LiveBlock;
 const ROUNDING: u64 = 512;
 /// Segments at most, where they are guessed.
 const SEGMENTS: usize = 12;
+/// Gaps below this, in bytes, are never taken for foreign: a driver hands out memory in pages of this size.
+const CUT: u64 = 2 << 20;
 /// Blocks at most.
 const BLOCKS: usize = 6000;
 
@@ -94,7 +96,7 @@ impl Map {
             exact: covers(&ranges, &blocks),
             ..Self::default()
         };
-        map.segments = if map.exact { joined(&ranges) } else { guessed(&blocks) };
+        map.segments = if map.exact { joined(&ranges) } else { guessed(&blocks, reserved_bytes) };
         map.count_holes(&blocks);
         map.place(&blocks);
         map
@@ -187,25 +189,43 @@ fn joined(ranges: &[(u64, u64)]) -> Vec<Segment> {
     segments
 }
 
-/// Segments of blocks whose resource does not know its ranges.
-fn guessed(blocks: &[LiveBlock]) -> Vec<Segment> {
-    let mut bound: u64 = 64 << 20;
-    loop {
-        let mut segments: Vec<Segment> = Vec::new();
-        for block in blocks {
-            match segments.last_mut() {
-                Some(last) if block.ptr.saturating_sub(last.start.saturating_add(last.bytes)) <= bound => {
-                    let end = block.ptr.saturating_add(block.bytes).max(last.start.saturating_add(last.bytes));
-                    last.bytes = end - last.start;
-                }
-                _ => segments.push(Segment { start: block.ptr, bytes: block.bytes }),
-            }
+/// Segments of blocks whose resource does not know its ranges: cut at the widest gaps until what is left is no longer
+/// than what the resource holds.
+fn guessed(blocks: &[LiveBlock], reserved_bytes: u64) -> Vec<Segment> {
+    let (Some(first), Some(end)) = (blocks.first(), blocks.iter().map(|b| b.ptr.saturating_add(b.bytes)).max()) else {
+        return Vec::new();
+    };
+    // Gaps by width: bytes, and the index of the block behind.
+    let mut gaps: Vec<(u64, usize)> = Vec::new();
+    let mut at = first.ptr;
+    for (n, block) in blocks.iter().enumerate() {
+        let gap = block.ptr.saturating_sub(at);
+        if gap >= CUT {
+            gaps.push((gap, n));
         }
-        if segments.len() <= SEGMENTS {
-            return segments;
-        }
-        bound = bound.saturating_mul(2);
+        at = at.max(block.ptr.saturating_add(block.bytes));
     }
+    gaps.sort_unstable_by_key(|(gap, n)| (std::cmp::Reverse(*gap), *n));
+    let mut span = end - first.ptr;
+    let mut cuts = Vec::new();
+    for (gap, n) in gaps.into_iter().take(SEGMENTS - 1) {
+        if span <= reserved_bytes {
+            break;
+        }
+        span -= gap;
+        cuts.push(n);
+    }
+    cuts.sort_unstable();
+    cuts.push(blocks.len());
+    let mut from = 0;
+    cuts.into_iter()
+        .map(|to| {
+            let start = blocks[from].ptr;
+            let end = blocks[from..to].iter().map(|b| b.ptr.saturating_add(b.bytes)).max().unwrap_or(start);
+            from = to;
+            Segment { start, bytes: end - start }
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -251,7 +271,20 @@ mod tests {
         assert_eq!(two.segments.len(), 2);
         assert_eq!(two.holes, Holes::default());
         let many: Vec<_> = (0..100).map(|n| block(n << 30, 10, 0)).collect();
-        assert!(Map::new(0, many, vec![], 0).segments.len() <= SEGMENTS);
+        let many = Map::new(0, many, vec![], 0);
+        assert_eq!(many.segments.len(), SEGMENTS);
+        assert_eq!(many.blocks.len(), 100);
+        assert!(many.blocks.iter().all(|b| b.offset + b.bytes <= many.segments[b.segment].bytes));
+    }
+
+    #[test]
+    fn a_wide_hole_that_the_resource_holds_is_no_border() {
+        let blocks = || vec![block(0, 1 << 20, 0), block(1 << 30, 1 << 20, 0)];
+        let held = Map::new(0, blocks(), vec![], 2 << 30);
+        assert_eq!(held.segments.len(), 1);
+        assert_eq!(held.holes.largest, (1 << 30) - (1 << 20));
+        let foreign = Map::new(0, blocks(), vec![], 2 << 20);
+        assert_eq!((foreign.segments.len(), foreign.holes.count), (2, 0));
     }
 
     #[test]

@@ -38,14 +38,14 @@ pub struct Report {
     pub peak_live_bytes: u64,
     /// The most that the resource held at once.
     pub peak_reserved_bytes: u64,
-    /// Nanoseconds per call in the last pass. Attempts at requests that had failed in the log are not among them.
+    /// Nanoseconds per call in the median of all passes. Attempts at requests that had failed in the log are not counted.
     pub ns_per_event: f64,
     /// The same in the first pass, whose resource was new.
     pub ns_per_event_first: f64,
     /// The least of all passes.
     pub ns_per_event_min: f64,
-    /// The median of all passes.
-    pub ns_per_event_median: f64,
+    /// The same in the last pass, whose resource was warm unless there was only one.
+    pub ns_per_event_last: f64,
     /// Number of timed passes.
     pub repeat: u32,
     /// Driver calls of the last pass, by name.
@@ -114,7 +114,7 @@ impl Report {
             "repeat": self.repeat,
             "ns_per_event_first": self.ns_per_event_first,
             "ns_per_event_min": self.ns_per_event_min,
-            "ns_per_event_median": self.ns_per_event_median,
+            "ns_per_event_last": self.ns_per_event_last,
             "driver_calls": self.driver_calls.iter().map(|(name, n)| ((*name).to_owned(), json!(n)))
                 .collect::<serde_json::Map<_, _>>(),
             "failures_in_log": self.failures_in_log,

@@ -45,7 +45,7 @@ pub struct Options {
     pub target: Target,
     /// The resource in the user's words, for the report.
     pub resource: String,
-    /// Number of timed passes, at least 1. The figures are those of the last.
+    /// Number of timed passes, at least 1. Times are the median's, all other figures the last pass's.
     pub repeat: u32,
     /// The device; the current one when left out.
     pub device: Option<i32>,
@@ -150,10 +150,10 @@ impl Replay<'_> {
             stream_names: log.streams.clone(),
             peak_live_bytes: observed_live,
             peak_reserved_bytes: info.peak_reserved_bytes,
-            ns_per_event: timings.last().copied().unwrap_or_default(),
+            ns_per_event: sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or_default(),
             ns_per_event_first: timings.first().copied().unwrap_or_default(),
             ns_per_event_min: sorted.first().copied().unwrap_or_default(),
-            ns_per_event_median: sorted.get(sorted.len() / 2).copied().unwrap_or_default(),
+            ns_per_event_last: timings.last().copied().unwrap_or_default(),
             repeat,
             driver_calls,
             failed_events: outcome.failed,
