@@ -133,9 +133,22 @@ fn a_stream_of_another_device() {
     assert!(matches!(error, Error::Invalid(_)), "{error:?}");
     let mut buffer = DeviceBuffer::from_host_in(b"abc", &here, &pool).unwrap();
     assert!(matches!(buffer.resize(1 << 20, &there), Err(Error::Invalid(_))));
-    assert!(matches!(buffer.set_stream(&there), Err(Error::Invalid(_))));
     assert_eq!((buffer.len(), buffer.stream().unwrap()), (3, here));
     assert_eq!(pool.info().unwrap().live_count, 1);
+}
+
+#[test]
+fn a_home_stream_of_another_device() {
+    let _alone = alone();
+    let (zero, one) = (Device::new(0).unwrap(), Device::new(1).unwrap());
+    let pool = Pool::builder(&zero).build().unwrap();
+    let there = Stream::create_on(&one, true).unwrap();
+    let mut buffer = DeviceBuffer::new_in(100, &Stream::create_on(&zero, true).unwrap(), &pool).unwrap();
+    let error = buffer.set_stream(&there).expect_err("the pool could not free on that stream");
+    assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+    drop(buffer);
+    assert_eq!(pool.info().unwrap().live_count, 0);
+    assert_eq!(misuse_count().unwrap(), 0);
 }
 
 #[test]

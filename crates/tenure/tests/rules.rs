@@ -156,8 +156,10 @@ fn a_wrong_free_is_an_error_and_nothing_happens() {
     let _alone = alone();
     let stream = Stream::create().unwrap();
     let (home, other) = (pool(), pool());
+    // An alignment is compared with the address: behind this block it is no large one by chance.
+    let _spacer = DeviceBuffer::new_in(256, &stream, &home).unwrap();
     let ptr = home.allocate(1000, &stream).unwrap();
-    let before = home.info().unwrap();
+    let (before, misused) = (home.info().unwrap(), misuse_count().unwrap());
     let inside = ptr.wrapping_byte_add(256);
     let wrong = |resource: &Resource, ptr: *mut c_void, bytes, alignment| {
         // SAFETY: nothing uses the block, and every one of these is refused.
@@ -182,7 +184,7 @@ fn a_wrong_free_is_an_error_and_nothing_happens() {
     let error = wrong(&home, ptr, 1000, 256);
     assert!(matches!(error.kind, Some(MisuseKind::DoubleFree | MisuseKind::UnknownPointer)), "{error:?}");
     assert!(!error.message.is_empty());
-    assert_eq!(misuse_count().unwrap(), 0, "a free that returned its error is not counted");
+    assert_eq!(misuse_count().unwrap(), misused, "a free that returned its error is not counted");
 }
 
 #[test]
