@@ -1,5 +1,10 @@
 //! The end of a process while the simulated device is busy, fork, and the end that a violation brings: each in a child.
 
+#![allow(
+    clippy::macro_metavars_in_unsafe,
+    reason = "the arguments of these calls contain no unsafe code"
+)]
+
 mod sim_support;
 
 use std::process::{Command, Output};

@@ -1,5 +1,10 @@
 //! Faults on demand, counts of calls, and the seeded scheduler.
 
+#![allow(
+    clippy::macro_metavars_in_unsafe,
+    reason = "the arguments of these calls contain no unsafe code"
+)]
+
 mod sim_support;
 
 use std::collections::HashSet;

@@ -1,5 +1,10 @@
 //! Plain, managed, pinned and stream-ordered memory of the simulated device.
 
+#![allow(
+    clippy::macro_metavars_in_unsafe,
+    reason = "the arguments of these calls contain no unsafe code"
+)]
+
 mod sim_support;
 
 use std::ptr::null_mut;

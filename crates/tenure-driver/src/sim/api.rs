@@ -34,6 +34,19 @@ pub enum SimError {
         /// Memory of each, in bytes.
         memory: u64,
     },
+    /// An amount of memory that a running device cannot be given.
+    #[error(
+        "the device cannot have {bytes} bytes: {used} are in use and it was built with {built}; choose a number between \
+         the two, or build a larger machine"
+    )]
+    BadMemory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// Bytes in use.
+        used: u64,
+        /// Bytes that the machine was built with, per device.
+        built: u64,
+    },
     /// A call that the table does not have.
     #[error(
         "there is no driver call named {call:?}; use a name of the table such as \"cuMemAlloc\" or \"cuMemCreate\""
@@ -229,6 +242,29 @@ pub fn violation_texts() -> Vec<String> {
     Locked::new().violations.clone()
 }
 
+/// Switches the check of order on or off, and returns whether it was on. It starts with no past, so switch it on while
+/// nothing is queued. While it is on, each access of a copy, a set or a pretended kernel is compared with the accesses
+/// before it: a read and a write, or two writes, of the same physical bytes that nothing in the *program* orders are a
+/// race, also when this run happened to make them one after the other.
+pub fn check_order(on: bool) -> bool {
+    let mut m = Locked::new();
+    let before = m.checker.take().is_some();
+    m.checker = on.then(Default::default);
+    before
+}
+
+/// How many races the check of order has found since it was switched on.
+#[must_use]
+pub fn races() -> u64 {
+    Locked::new().races().0
+}
+
+/// The first 64 races found, as sentences.
+#[must_use]
+pub fn race_texts() -> Vec<String> {
+    Locked::new().races().1
+}
+
 static TEST: Mutex<()> = Mutex::new(());
 
 /// Keeps other tests of the process away while it lives; see [`test_lock`].
@@ -241,6 +277,7 @@ impl Drop for TestLock {
     fn drop(&mut self) {
         super::fail_clear();
         super::schedule_workers();
+        check_order(false);
         on_violation(OnViolation::Abort);
     }
 }

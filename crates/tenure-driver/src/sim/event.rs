@@ -106,7 +106,7 @@ impl Machine {
             return Err(INVALID_HANDLE);
         }
         let points = self.tips(device);
-        let mut clock = Clock::default();
+        let mut clock = self.clock_of_device(device);
         for p in &points {
             if let Some(s) = self.streams.get(&p.0) {
                 clock.join(&s.clock);

@@ -15,7 +15,7 @@ use super::machine::Machine;
 use super::memory::{LARGE, Owner};
 use super::op::{HostFn, Work};
 use super::queue::Callback;
-use super::stream::Point;
+use super::stream::{Clock, Point};
 use crate::sync::Arc;
 
 #[derive(Clone)]
@@ -77,6 +77,8 @@ pub(super) struct Exec {
     running: usize,
     destroyed: bool,
     last: Option<Point>,
+    /// Everything that was before the ends of its launches.
+    clock: Clock,
 }
 
 pub(super) struct UserObject {
@@ -150,6 +152,7 @@ impl Machine {
                 running: 0,
                 destroyed: false,
                 last: None,
+                clock: Clock::default(),
             },
         );
         Ok(self.exec_handles.insert(id))
@@ -182,7 +185,7 @@ impl Machine {
                 Ok(())
             }
             Err(code) => {
-                self.launch_ended(id);
+                self.launch_ended(id, &Clock::default());
                 Err(code)
             }
         }
@@ -215,9 +218,10 @@ impl Machine {
         order
     }
 
-    pub(super) fn launch_ended(&mut self, exec: u64) {
+    pub(super) fn launch_ended(&mut self, exec: u64, clock: &Clock) {
         if let Some(e) = self.execs.get_mut(&exec) {
             e.running -= 1;
+            e.clock.join(clock);
         }
         self.exec_end(exec);
     }
@@ -228,6 +232,8 @@ impl Machine {
             .get(&id)
             .is_some_and(|e| e.destroyed && e.running == 0);
         if over && let Some(e) = self.execs.remove(&id) {
+            // The destructor of a user object tells the host that the launches are over.
+            self.learn(&e.clock);
             self.let_go(e.held);
         }
     }

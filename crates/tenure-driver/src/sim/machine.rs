@@ -11,6 +11,7 @@ use crate::sync::{Condvar, Lazy, Mutex};
 use crate::table::CallId;
 
 use super::capture::Capture;
+use super::checker::Checker;
 use super::codes::*;
 use super::event::Event;
 use super::graph::{Exec, Graph, UserObject};
@@ -123,25 +124,21 @@ pub fn config() -> Config {
 ///
 /// # Errors
 ///
-/// [`SimError::BadConfig`] for a device that is not there, for less than is in use, and for more than the machine was built
+/// [`SimError::UnknownDevice`]; [`SimError::BadMemory`] for less than is in use, and for more than the machine was built
 /// with.
 pub fn set_memory(device: i32, bytes: u64) -> Result<(), SimError> {
     let mut m = Locked::new();
-    let built = m.config.memory;
-    let devices = m.config.devices;
-    let slot = usize::try_from(device)
-        .ok()
-        .and_then(|d| m.devices.get_mut(d));
-    match slot {
-        Some(d) if bytes >= d.used && bytes <= built => {
-            d.total = bytes;
-            Ok(())
-        }
-        _ => Err(SimError::BadConfig {
-            devices,
-            memory: bytes,
-        }),
+    let (built, count) = (m.config.memory, m.devices.len());
+    let at = m
+        .device(device)
+        .map_err(|_| SimError::UnknownDevice { device, count })?;
+    let d = &mut m.devices[at];
+    if bytes < d.used || bytes > built {
+        let used = d.used;
+        return Err(SimError::BadMemory { bytes, used, built });
     }
+    d.total = bytes;
+    Ok(())
 }
 
 /// What a call to a destroyed or invented handle does.
@@ -207,6 +204,8 @@ pub(super) struct Machine {
     pub(super) next_exec: u64,
     pub(super) objects: Slots<UserObject>,
     pub(super) queue: Queue,
+    /// The check of order, while it is on.
+    pub(super) checker: Option<Checker>,
     pub(super) on_violation: OnViolation,
     pub(super) violations: Vec<String>,
 }
@@ -304,6 +303,7 @@ impl Machine {
             next_exec: 0,
             objects: Slots::new(Kind::UserObject),
             queue: Queue::default(),
+            checker: None,
             on_violation: OnViolation::Abort,
             violations: Vec::new(),
         }

@@ -133,11 +133,16 @@ impl Machine {
     /// Takes addresses and memory of a device, zeroed if never used.
     pub(super) fn take(&mut self, device: usize, len: u64, align: u64) -> Result<u64, i32> {
         self.charge(device, len)?;
-        let got = self.place(device, len, align);
-        if got.is_none() {
-            self.refund(device, len);
+        match self.place(device, len, align) {
+            Some(at) => {
+                self.renew(at, len);
+                Ok(at)
+            }
+            None => {
+                self.refund(device, len);
+                Err(OUT_OF_MEMORY)
+            }
         }
-        got.ok_or(OUT_OF_MEMORY)
     }
 
     fn place(&mut self, device: usize, len: u64, align: u64) -> Option<u64> {
@@ -212,6 +217,7 @@ impl Machine {
         let at = os::map(usize::try_from(taken).map_err(|_| OUT_OF_MEMORY)?).ok_or(OUT_OF_MEMORY)?
             as u64;
         self.memory.host_used += taken;
+        self.renew(at, taken);
         self.memory.add(at, len, taken, device, owner);
         Ok(at)
     }
@@ -296,8 +302,12 @@ impl Locked {
     /// Waits for everything that is on a device now, or on all.
     pub(super) fn drain(&mut self, device: Option<usize>) {
         let devices = device.map_or(0..self.devices.len(), |d| d..d + 1);
-        let tips: Vec<_> = devices.flat_map(|d| self.tips(d)).collect();
+        let tips: Vec<_> = devices.clone().flat_map(|d| self.tips(d)).collect();
+        let clocks: Vec<_> = devices.map(|d| self.clock_of_device(d)).collect();
         // Nothing is left to run when this fails, so nothing touches the memory.
         self.wait_points(&tips).ok();
+        for clock in &clocks {
+            self.learn(clock);
+        }
     }
 }

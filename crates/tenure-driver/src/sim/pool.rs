@@ -174,6 +174,7 @@ impl Machine {
         pool.used += len;
         pool.used_high = pool.used_high.max(pool.used);
         let device = pool.device;
+        self.renew(at, len);
         self.memory.add(at, bytes, len, device, Owner::Pool(id));
         Ok(at)
     }

@@ -236,7 +236,15 @@ impl Machine {
                 return Step::Finished;
             }
             match work {
-                Work::Call(f, data) => return Step::Call(f, data),
+                Work::Call(f, data) => {
+                    // The function may tell the host that everything before it is complete.
+                    if self.checker.is_some() {
+                        let mut clock = op.clock.clone();
+                        clock.add((uid, op.seq));
+                        self.learn(&clock);
+                    }
+                    return Step::Call(f, data);
+                }
                 Work::Wait(t) => return Step::Sleep(t),
                 Work::Touch { device, actions } => {
                     if self.may_touch(device, &actions) {
@@ -252,7 +260,9 @@ impl Machine {
     fn finish(&mut self, uid: u64, op: Op) {
         self.queue.running -= 1;
         if let Some(exec) = op.exec {
-            self.launch_ended(exec);
+            let mut clock = op.clock.clone();
+            clock.add((uid, op.seq));
+            self.launch_ended(exec, &clock);
         }
         if let Some(s) = self.streams.get_mut(&uid) {
             s.running = false;
@@ -336,6 +346,7 @@ impl Locked {
                     });
                 }
                 Step::Touch(actions) => {
+                    self.check_order((uid, op.seq), &op.clock, &actions);
                     self.queue.ticks += 1;
                     let tick = self.queue.ticks;
                     for action in actions.iter() {
@@ -382,6 +393,13 @@ impl Locked {
     /// [`UNKNOWN`] when nothing is left that could make it true.
     pub(super) fn wait_until(&mut self, mut met: impl FnMut(&Machine) -> bool) -> Result<(), i32> {
         while !met(&self.guard) {
+            // Who waits helps: a small copy is made sooner than a worker wakes up.
+            if !self.queue.self_run()
+                && let Some((uid, op)) = self.take_ready()
+            {
+                self.run(uid, op);
+                continue;
+            }
             if self.queue.self_run() {
                 if self.run_one() {
                     continue;

@@ -128,6 +128,7 @@ impl Machine {
     /// Forgets a destroyed stream that has nothing left to do.
     pub(super) fn drop_stream(&mut self, uid: u64) {
         if let Some(s) = self.streams.remove(&uid) {
+            self.bury(s.device, s.blocking, &s.clock);
             self.devices[s.device].streams.remove(&uid);
             self.devices[s.device].blocking.remove(&uid);
             for (_, waiter) in s.waiters {
@@ -238,12 +239,16 @@ impl Machine {
     ) -> Point {
         let mut deps: Vec<Point> = extra.iter().copied().filter(|p| !self.passed(*p)).collect();
         let mut clock = self.order(uid, &mut deps);
+        // The checker wants to know what the program orders; everything else only what is still to come.
+        let strict = self.checker.is_some();
         for p in extra {
-            if !self.passed(*p) {
+            if strict || !self.passed(*p) {
                 clock.add(*p);
             }
         }
-        if clock.len() > 16 {
+        if let Some(c) = &self.checker {
+            clock.join(&c.host);
+        } else if clock.len() > 16 {
             clock.retain(|p| !self.passed(p));
         }
         let exec = if let Work::Graph { exec } = work {
@@ -281,10 +286,14 @@ impl Machine {
         };
         let mut clock = s.clock.clone();
         let context = &self.devices[s.device];
+        let strict = self.checker.is_some();
         let mut after = |other: u64| {
             let p = self.tip(other);
-            if other != uid && !self.passed(p) {
+            let passed = self.passed(p);
+            if other != uid && !passed {
                 deps.push(p);
+            }
+            if other != uid && (strict || !passed) {
                 if let Some(o) = self.streams.get(&other) {
                     clock.join(&o.clock);
                 }
@@ -294,6 +303,9 @@ impl Machine {
         if s.role == Role::Legacy {
             for other in &context.blocking {
                 after(*other);
+            }
+            if let Some(gone) = self.clock_of_gone_blocking(s.device) {
+                clock.join(gone);
             }
         } else if s.blocking
             && let Some(legacy) = context.legacy

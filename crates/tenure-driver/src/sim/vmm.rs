@@ -99,6 +99,32 @@ impl Vmm {
         })
     }
 
+    /// What a range of addresses is physically: (space, start, end), where space 0 is the addresses themselves and
+    /// 1 + device its pages.
+    pub(super) fn physical_ranges(&self, at: u64, len: u64) -> Vec<(usize, u64, u64)> {
+        let (mut next, end) = (at, at + len);
+        let mut ranges = Vec::new();
+        while next < end {
+            let mapping = self.mappings.range(..=next).next_back();
+            let pages = mapping.filter(|(start, m)| next - **start < m.len);
+            match pages.and_then(|(start, m)| Some((start, m, self.physical.get(&m.handle)?))) {
+                Some((start, m, p)) => {
+                    let stop = end.min(start + m.len);
+                    let offset = p.offset + (next - start);
+                    ranges.push((p.device + 1, offset, offset + (stop - next)));
+                    next = stop;
+                }
+                None => {
+                    let after = self.mappings.range(next + 1..).next();
+                    let stop = after.map_or(end, |(start, _)| end.min(*start));
+                    ranges.push((0, next, stop));
+                    next = stop;
+                }
+            }
+        }
+        ranges
+    }
+
     pub(super) fn reserve(&mut self, len: u64, align: u64) -> Result<u64, i32> {
         if len == 0 || !len.is_multiple_of(LARGE) || !(align == 0 || align.is_power_of_two()) {
             return Err(INVALID_VALUE);
@@ -166,6 +192,7 @@ impl Machine {
         }
         match disk.as_mut().and_then(|d| d.offsets.take(len, LARGE)) {
             Some(offset) => {
+                self.renew_pages(device, offset, len);
                 self.vmm.next += 1;
                 let handle = self.vmm.next;
                 self.vmm.physical.insert(

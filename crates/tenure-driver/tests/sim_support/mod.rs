@@ -19,10 +19,6 @@ pub const MIB: usize = 1 << 20;
 
 /// Calls a function of the table.
 #[macro_export]
-#[allow(
-    clippy::macro_metavars_in_unsafe,
-    reason = "the arguments of these tests contain no unsafe code"
-)]
 macro_rules! cu {
     ($t:expr, $name:ident($($arg:expr),* $(,)?)) => {{
         let f = $t.$name.expect("the simulated device has every call");

@@ -34,7 +34,9 @@ pub(in crate::sim) unsafe extern "C" fn cuDevicePrimaryCtxRelease(device: CUdevi
         if m.devices[device].retained == 0 {
             // The last release ends what is queued; a fault ends with the context.
             let tips = m.tips(device);
+            let clock = m.clock_of_device(device);
             m.wait_points(&tips)?;
+            m.learn(&clock);
             m.devices[device].fault = 0;
         }
         Ok(())
@@ -118,7 +120,9 @@ pub(in crate::sim) unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
         let device = m.current()?;
         m.judge(CallClass::Context, |c| c.device == device)?;
         let tips = m.tips(device);
+        let clock = m.clock_of_device(device);
         m.wait_points(&tips)?;
+        m.learn(&clock);
         m.pools_at_sync(device);
         m.devices[device].check()
     })

@@ -191,7 +191,9 @@ unsafe fn copy(
         Wait::ForPageable => host_dst || (host_src && !staged),
     };
     if wait {
+        let clock = m.stream(uid)?.clock.clone();
         m.wait_points(&[point])?;
+        m.learn(&clock);
         m.devices[device].check()?;
     }
     Ok(())

@@ -65,6 +65,8 @@ pub(in crate::sim) unsafe extern "C" fn cuEventQuery(event: CUevent) -> CUresult
         let points = m.event_points(event as usize)?;
         m.judge_unsafe()?;
         if points.iter().all(|p| m.passed(*p)) {
+            let clock = m.event(event as usize)?.clock.clone();
+            m.learn(&clock);
             return Ok(());
         }
         polled(m);
@@ -78,7 +80,9 @@ pub(in crate::sim) unsafe extern "C" fn cuEventSynchronize(event: CUevent) -> CU
         m.devices[device].check()?;
         let points = m.event_points(event as usize)?;
         m.judge_unsafe()?;
+        let clock = m.event(event as usize)?.clock.clone();
         m.wait_points(&points)?;
+        m.learn(&clock);
         m.pools_at_sync(device);
         m.devices[device].check()
     })

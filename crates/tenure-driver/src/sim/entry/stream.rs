@@ -62,8 +62,9 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamSynchronize(stream: CUstream) ->
         m.judge_stream(uid, CallClass::Identity, CallClass::LegacyUse)?;
         m.judge_unsafe()?;
         let device = m.stream(uid)?.device;
-        let points = m.behind(uid);
+        let (points, clock) = (m.behind(uid), m.clock_behind(uid));
         m.wait_points(&points)?;
+        m.learn(&clock);
         m.pools_at_sync(device);
         m.devices[device].check()
     })
@@ -75,6 +76,8 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamQuery(stream: CUstream) -> CUres
         m.judge_stream(uid, CallClass::Identity, CallClass::LegacyUse)?;
         m.judge_unsafe()?;
         if m.behind(uid).iter().all(|p| m.passed(*p)) {
+            let clock = m.clock_behind(uid);
+            m.learn(&clock);
             let device = m.stream(uid)?.device;
             return m.devices[device].check();
         }
