@@ -104,7 +104,7 @@ fn plain_resources_are_one_per_process_and_differ_by_kind() {
     for (a, b) in plain().iter().zip(&plain()) {
         assert_eq!(a, b);
     }
-    let kinds = plain().map(|r| r.body().kind());
+    let kinds = plain().map(|r| r.body().kind().to_owned());
     assert_eq!(kinds, ["cuda", "managed", "pinned", "system"]);
     let managed = plain()[1].body().properties();
     assert!(managed.managed && managed.host_accessible && managed.device_accessible && !managed.stream_ordered);

@@ -315,7 +315,7 @@ mod tests {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let random = state >> 33;
             if random % 5 < 3 || blocks.is_empty() {
-                let bytes = if random % 97 == 0 { 3 << 20 } else { random as i64 % 70_000 + 1 };
+                let bytes = if random.is_multiple_of(97) { 3 << 20 } else { random as i64 % 70_000 + 1 };
                 tally.hold().add(bytes);
                 blocks.push(bytes);
                 live += bytes;
@@ -326,7 +326,7 @@ mod tests {
                 tally.hold().subtract(bytes);
                 live -= bytes;
             }
-            if random % 64 == 0 {
+            if random.is_multiple_of(64) {
                 let now = tally.counters();
                 assert_eq!((now.bytes.value, now.bytes.peak, now.bytes.total), (live, peak, total));
                 assert_eq!(now.allocations.value, blocks.len() as i64);
