@@ -34,9 +34,9 @@ pub struct Report {
     pub streams: u64,
     /// Those streams, as they were logged.
     pub stream_names: Vec<u64>,
-    /// The most that was live at once, as it was asked for.
+    /// The most that was live at once, as it was asked for; less than the log's own figure where requests failed.
     pub peak_live_bytes: u64,
-    /// The most that the resource held at once.
+    /// The most that the resource held at once, in any timed pass.
     pub peak_reserved_bytes: u64,
     /// Nanoseconds per call in the median of all passes. Attempts at requests that had failed in the log are not counted.
     pub ns_per_event: f64,

@@ -188,6 +188,15 @@ fn section(out: &mut String, at: usize, r: &Report) {
         "<h3>Memory over the events</h3><div class=\"legend\"><span><i style=\"background:var(--live)\"></i>live, as asked \
          for</span><span><i style=\"background:var(--reserved)\"></i>reserved by the resource</span></div>\n",
     );
+    let drawn = r.series.points.iter().map(|p| p.reserved).max().unwrap_or(0);
+    if drawn != 0 && drawn != r.peak_reserved_bytes {
+        let _ = writeln!(
+            out,
+            "<p class=\"soft\">The pictures are of a pass of its own, on a new resource, in which at most {} were reserved; the \
+             table counts all timed passes.</p>",
+            human(drawn)
+        );
+    }
     if r.series.points.is_empty() {
         out.push_str("<p class=\"soft\">No event of this log made a call.</p></section>\n");
         return;
@@ -440,6 +449,14 @@ mod tests {
         report.first_failure = Some("call 1, allocation of 5 bytes: out of memory".into());
         let html = page(&[report]);
         assert!(html.contains("3 events failed") && html.contains("out of memory"));
+    }
+
+    #[test]
+    fn a_picture_that_shows_another_peak_than_the_table_says_why() {
+        let mut report = report("a.csv", 5);
+        assert!(page(std::slice::from_ref(&report)).contains("at most 1.00 GiB were reserved"));
+        report.peak_reserved_bytes = 1 << 30;
+        assert!(!page(&[report]).contains("of a pass of its own"));
     }
 
     #[test]
