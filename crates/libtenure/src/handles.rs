@@ -15,6 +15,7 @@ use tenure_core::sync::{Arc, Weak};
 use tenure_driver::RawStream;
 
 use crate::slab::Slab;
+use crate::tickets;
 
 const LIGHT: u64 = 1 << 63;
 
@@ -53,6 +54,10 @@ pub(crate) fn named(resource: tenure_resource) -> Result<Named> {
             "TENURE_RESOURCE_CURRENT does not name a resource here: get one with tenure_current_get".into(),
         ));
     }
+    of_reference(tickets::reference(resource)?)
+}
+
+fn of_reference(resource: u64) -> Result<Named> {
     Named::borrowed(resource & !LIGHT).ok_or_else(|| {
         Error::BadHandle(if resource == 0 {
             "the resource is null: pass one, or TENURE_RESOURCE_CURRENT where the call takes the current one".into()
@@ -80,16 +85,19 @@ pub(crate) fn upstream(resource: tenure_resource) -> Result<Resource> {
 }
 
 pub(crate) fn anchor_out(resource: Resource) -> tenure_resource {
-    resource.into_raw()
+    tickets::issue(resource.into_raw())
 }
 
 pub(crate) fn light_out(light: Light) -> tenure_resource {
-    light.into_raw() | LIGHT
+    tickets::issue(light.into_raw() | LIGHT)
 }
 
 /// Gives a client's reference back.
 pub(crate) fn release(resource: tenure_resource) -> Result<()> {
-    let named = named(resource)?;
+    // Checked first, so that what is no reference is not used up.
+    named(resource)?;
+    let resource = tickets::redeem(resource)?;
+    let named = of_reference(resource)?;
     if resource & LIGHT == 0 {
         return named.drop_anchor();
     }

@@ -23,5 +23,6 @@ mod resource;
 mod sim;
 mod slab;
 mod table;
+mod tickets;
 
 pub use instance::{tenure_get_api, tenure_get_api_error};
