@@ -12,14 +12,16 @@
 //! caller carries asks whether it is capturing; what is not a question runs inside [`on`], under the relaxed capture
 //! mode. `cuCtxSynchronize`, which ends captures even there, is not used: [`prove`] waits for a device by the free of a
 //! small plain block, which the driver makes wait for everything on it.
+//!
+//! Unsafe here: the free of that block.
 
 use tenure_driver::sys::CUDA_ERROR_CONTEXT_IS_DESTROYED;
-use tenure_driver::{CaptureStatus, Driver, DriverError, LoadError, RawStream, RelaxedCapture};
+use tenure_driver::{CaptureStatus, Device, Driver, DriverError, LoadError, RawStream, RelaxedCapture};
 
 use crate::error::{Error, OutOfMemory, Result};
 use crate::resource::{Info, MemoryResource, Request};
 use crate::stream::StreamRef;
-use crate::sync::OnceCell;
+use crate::sync::{Condvar, Mutex, OnceCell};
 
 /// The driver of the process, loaded and initialised at the first call.
 ///
@@ -92,7 +94,7 @@ pub fn on<R>(device: i32, f: impl FnOnce() -> Result<R>) -> Result<R> {
 
 /// After a reset of the device (`cudaDeviceReset`) nothing that was made before exists any more: its addresses and
 /// handles may be somebody else's by now, and no driver call may name them.
-fn refuse_dead(device: &tenure_driver::Device) -> Result<()> {
+fn refuse_dead(device: &Device) -> Result<()> {
     if device.context_is_alive()? {
         return Ok(());
     }
@@ -184,23 +186,121 @@ pub fn wait_stream_ref(stream: StreamRef<'_>, device: i32) -> Result<()> {
     }
 }
 
+/// Bytes of the block whose free is a proof.
+const SPARE: usize = 256;
+
+/// The proofs of one device. One runs at a time, and whoever asked before it began has its answer from it.
+#[derive(Default)]
+struct Proofs {
+    /// Number of the last one that began, and of the last that succeeded.
+    begun: u64,
+    done: u64,
+    running: bool,
+    /// The block that the next one frees.
+    spare: Option<u64>,
+}
+
+#[derive(Default)]
+struct Gate {
+    proofs: Mutex<Proofs>,
+    ended: Condvar,
+}
+
+fn gate(device: i32) -> Result<&'static Gate> {
+    static GATES: OnceCell<Box<[Gate]>> = OnceCell::new();
+    let gates = match GATES.get() {
+        Some(gates) => gates,
+        None => {
+            // Asked outside the cell, which is locked while it is filled.
+            let count = count()?;
+            GATES.get_or_init(|| (0..count).map(|_| Gate::default()).collect())
+        }
+    };
+    let index = check(device)? as usize;
+    gates.get(index).ok_or_else(|| Error::Internal(format!("device {device} has appeared after the others")))
+}
+
+/// Keeps a block for the next proof, or frees it if there is one already.
+fn keep_spare(gate: &Gate, device: &Device, block: u64) {
+    {
+        let mut proofs = gate.proofs.lock();
+        if proofs.spare.is_none() {
+            proofs.spare = Some(block);
+            return;
+        }
+    }
+    // SAFETY: made for this purpose, and nobody else has its address. A failure loses 256 bytes.
+    let _ = unsafe { device.free(block) };
+}
+
 /// Takes the small block now whose free will be a proof later, so that [`prove`] works when the device is full.
 ///
 /// # Errors
 /// What the driver says.
 pub fn prepare_proof(device: i32) -> Result<()> {
-    Ok(driver()?.device(device)?.prepare_wait()?)
+    let gate = gate(device)?;
+    if gate.proofs.lock().spare.is_some() {
+        return Ok(());
+    }
+    let device = driver()?.device(device)?;
+    refuse_dead(device)?;
+    keep_spare(gate, device, device.alloc(SPARE)?);
+    Ok(())
 }
 
 /// Waits until everything that was queued on `device` before this call has run, on whatever stream, also on streams
-/// that have been destroyed meanwhile. Ends no capture; other threads' event records wait meanwhile.
+/// that have been destroyed meanwhile. Ends no capture; other threads' event records wait meanwhile. Threads that ask
+/// while one proof runs share the next.
 ///
 /// # Errors
-/// What the driver says. Out of memory only where [`prepare_proof`] was not called and 256 bytes are not to be had.
+/// What the driver says; nothing is proven then, and nothing is lost. Out of memory only where [`prepare_proof`] was
+/// not called and 256 bytes are not to be had.
 pub fn prove(device: i32) -> Result<()> {
+    let gate = gate(device)?;
     let device = driver()?.device(device)?;
     refuse_dead(device)?;
-    Ok(device.wait_for_all_work()?)
+    let (number, spare) = {
+        let mut proofs = gate.proofs.lock();
+        // One that has begun already may have missed work that was queued since.
+        let needed = proofs.begun + 1;
+        while proofs.running {
+            gate.ended.wait(&mut proofs);
+            if proofs.done >= needed {
+                return Ok(());
+            }
+        }
+        proofs.running = true;
+        proofs.begun += 1;
+        (proofs.begun, proofs.spare.take())
+    };
+    let proved = free_spare(gate, device, spare);
+    {
+        let mut proofs = gate.proofs.lock();
+        proofs.running = false;
+        if proved.is_ok() {
+            proofs.done = number;
+        }
+    }
+    gate.ended.notify_all();
+    proved
+}
+
+/// One proof, with no lock held.
+fn free_spare(gate: &Gate, device: &Device, spare: Option<u64>) -> Result<()> {
+    let block = match spare {
+        Some(block) => block,
+        None => device.alloc(SPARE)?,
+    };
+    // SAFETY: a spare block holds nothing; it was taken out of the gate, so that this call alone frees it.
+    if let Err(e) = unsafe { device.free(block) } {
+        keep_spare(gate, device, block);
+        return Err(e.into());
+    }
+    // The next one, while memory is there. A failure costs the next proof an allocation.
+    if let Ok(next) = device.alloc(SPARE) {
+        keep_spare(gate, device, next);
+    }
+    Ok(())
 }
 
 /// For frees: a device that is lost for good has nothing left to wait for.

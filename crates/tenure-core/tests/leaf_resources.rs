@@ -238,6 +238,30 @@ fn a_free_waits_for_a_stream_of_another_device() {
 }
 
 #[test]
+fn each_thread_that_asks_for_a_proof_gets_one_that_covers_its_work() {
+    static FLAGS: [AtomicU32; 6] = [const { AtomicU32::new(0) }; 6];
+    let (_guard, driver) = alone();
+    let before = free_bytes(0);
+    let calls = sim::calls("cuMemFree");
+    std::thread::scope(|scope| {
+        for (t, flag) in FLAGS.iter().enumerate() {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(7 * t as u64));
+                let stream = StreamObject::create(0, true).expect("a stream");
+                for _ in 0..3 {
+                    queue_work(driver, stream.raw(), flag);
+                    device::prove(0).expect("proven");
+                    assert_eq!(flag.load(Ordering::SeqCst), 1, "proven before the work was done");
+                }
+            });
+        }
+    });
+    assert!(sim::calls("cuMemFree") - calls <= 18, "one free for each that asks at most");
+    device::prepare_proof(0).expect("256 bytes");
+    assert_eq!(free_bytes(0), before);
+}
+
+#[test]
 fn a_dead_stream_out_of_a_buffer_is_never_named_to_the_driver() {
     let (_guard, _) = alone();
     for resource in plain() {
