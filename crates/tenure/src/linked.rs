@@ -43,14 +43,20 @@ pub(crate) fn find(mut search: Search) -> Result<&'static tenure_api, LoadError>
             ));
         }
     }
-    load::ask(search, own, Some(own_reason), "the engine in this program")
+    load::ask(search, own, Some(own_reason), "the engine in this program").map_err(|mut error| {
+        if error.failure == LoadFailure::Refused {
+            error.message += "; ";
+            error.message += WITHOUT;
+        }
+        error
+    })
 }
+
+const WITHOUT: &str = "build this object without the feature `static`, which is for programs and not for libraries, and it will use that one";
 
 fn refused(search: Search) -> LoadError {
     search.fail(
         LoadFailure::Refused,
-        "another instance of tenure is at work in this process already, and this object has the engine linked in as well: build \
-         it without the feature `static`, which is for programs and not for libraries, and it will use that one"
-            .into(),
+        format!("another instance of tenure is at work in this process and this object has the engine linked in as well: {WITHOUT}"),
     )
 }
