@@ -442,18 +442,18 @@ impl Pool {
         Ok(offset.map_or(Step::Again, |offset| Step::Served(self.pages.ptr_of(offset))))
     }
 
-    /// What a growth would take; with `beyond`, whatever the limit says.
+    /// What a growth would take; with `beyond`, as if everything that is idle had gone back first.
     fn plan(&self, state: &State, request: &Request, zone: u8, tags: &[u32], beyond: bool) -> Option<Plan> {
         let (bytes, align) = (request.bytes as u64, request.align as u64);
         let need = Place::need(bytes, align);
         let left = self.limit().saturating_sub(state.place.mapped_bytes()) / UNIT * UNIT;
-        let left = if beyond { u64::MAX } else { left };
+        let left = if beyond { self.limit() } else { left };
         match &self.pages {
             Pages::Virtual(v) => v.plan(&state.place, zone, tags, need, align, left),
             Pages::Chunks(_) => {
                 let need = need + align - UNIT;
                 let bytes = need.next_multiple_of(PAGE).min(left);
-                (bytes >= need).then_some(Plan { offset: 0, bytes, usable: bytes, tag: PROVEN })
+                (bytes >= need).then_some(Plan { offset: 0, bytes, usable: bytes, extends: 0, tag: PROVEN })
             }
         }
     }
@@ -482,11 +482,11 @@ impl Pool {
             let Some(plan) = self.plan(state, request, zone, &tags, true) else { return Vec::new() };
             let left = self.limit().saturating_sub(state.place.mapped_bytes());
             // Without a limit it was the device that had no more: all of the growth must be made room for.
-            let short = if plan.bytes > left { plan.bytes - left } else { plan.bytes };
+            let short = if plan.usable > left { plan.usable - left } else { plan.bytes };
             // The free block that the growth extends stays.
-            let need = Place::need(request.bytes as u64, request.align as u64);
-            let kept = plan.offset.saturating_sub(need)..plan.offset;
-            let others: Vec<(u64, u64)> = all.iter().copied().filter(|(offset, _)| !kept.contains(offset)).collect();
+            let kept = plan.offset - plan.extends..plan.offset;
+            let others: Vec<(u64, u64)> =
+                all.iter().copied().filter(|(offset, bytes)| offset + bytes <= kept.start || *offset >= kept.end).collect();
             let mut chosen = Vec::new();
             let mut sum = 0;
             for piece in idle(&others, &state.place, u64::MAX) {

@@ -238,7 +238,7 @@ impl Pool {
             Pages::Chunks(_) => usable,
         };
         let usable = if taken <= self.limit() { taken } else { usable };
-        let plan = pages::Plan { offset: 0, bytes: taken, usable, tag: PROVEN };
+        let plan = pages::Plan { offset: 0, bytes: taken, usable, extends: 0, tag: PROVEN };
         let plan = self.pages.grow(plan, self.options.maximum_bytes, &self.upstream).map_err(|e| {
             if e.is_out_of_memory() { self.out_of_memory(bytes) } else { e }
         })?;

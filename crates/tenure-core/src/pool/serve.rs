@@ -269,6 +269,7 @@ impl MemoryResource for Pool {
             "maximum_bytes" => self.options.maximum_bytes,
             "release_threshold" => Some(self.options.release_threshold),
             "own_ranges" => Some(u64::from(self.has_own_ranges())),
+            "stream_records" => Some(self.state.lock().records.len() as u64),
             "proven_bytes" => Some(self.state.lock().place.tag_bytes(PROVEN)),
             _ => None,
         }

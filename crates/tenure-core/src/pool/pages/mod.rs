@@ -38,6 +38,8 @@ pub(super) struct Plan {
     pub(super) bytes: u64,
     /// Bytes of them that the pool may use: fewer only where the limit is not a multiple of a page.
     pub(super) usable: u64,
+    /// Bytes of the free block before `offset` that the growth extends.
+    pub(super) extends: u64,
     /// The tag that the new bytes get: that of the free block that they extend.
     pub(super) tag: u32,
 }

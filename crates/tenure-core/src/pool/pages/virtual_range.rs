@@ -110,7 +110,7 @@ impl VirtualRange {
                 let missing = (first + need).saturating_sub(gap_start);
                 let bytes = missing.next_multiple_of(PAGE);
                 if missing > 0 && bytes <= offset - gap_start && missing <= left {
-                    let plan = Plan { offset: gap_start, bytes, usable: bytes.min(left), tag };
+                    let plan = Plan { offset: gap_start, bytes, usable: bytes.min(left), extends: have, tag };
                     if best.is_none_or(|b| plan.bytes < b.bytes) {
                         best = Some(plan);
                     }

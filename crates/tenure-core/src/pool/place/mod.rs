@@ -71,6 +71,8 @@ pub struct Entry {
     pub offset: u64,
     /// What it was asked for, rounded as every request is.
     pub bytes: u64,
+    /// What it takes; more than `bytes` where a large alignment was asked for.
+    pub held: u64,
     /// The resource that was asked.
     pub owner: u64,
     /// What it was stamped with.
@@ -331,7 +333,7 @@ impl Place {
             match self.carve(slots * units, align, tags, zone) {
                 Some(block) => break block,
                 // A long run is a wish, not a need.
-                None if slots > slots_for(class, 0) => slots = slots_for(class, 0),
+                None if slots > slots_for(class, 0) => slots = (slots / 2).max(slots_for(class, 0)),
                 None => return None,
             }
         };
@@ -393,7 +395,10 @@ impl Place {
         let (_, index) = best?;
         self.remove_free(index);
         let (start, end, tag) = (self.blocks[index].start, self.blocks[index].end(), self.blocks[index].tag);
-        let first = start.next_multiple_of(align);
+        // What the small zone borrows comes from the high end downward; so do its runs, and what is left of one loan
+        // touches the next.
+        let downward = zone == SMALL && start < self.small_base;
+        let first = if downward { (end - units) / align * align } else { start.next_multiple_of(align) };
         if first > start {
             // The front goes back; its neighbour before is live or has another tag, so it merges with nothing.
             let prev = self.blocks[index].prev;
@@ -528,6 +533,7 @@ impl Place {
                 slot,
                 offset: u64::from(block.start + slot * units) * UNIT,
                 bytes: u64::from(entry.asked) * UNIT,
+                held: u64::from(units) * UNIT,
                 owner: entry.owner,
                 stamp: entry.tag,
             });
@@ -538,6 +544,7 @@ impl Place {
             slot: 0,
             offset: u64::from(block.start) * UNIT,
             bytes: u64::from(asked) * UNIT,
+            held: u64::from(block.units) * UNIT,
             owner: block.owner(),
             stamp: block.tag,
         })
