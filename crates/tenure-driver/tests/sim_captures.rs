@@ -1,9 +1,6 @@
 //! Captures, graphs and user objects on the simulated device.
 
-#![allow(
-    clippy::macro_metavars_in_unsafe,
-    reason = "the arguments of these calls contain no unsafe code"
-)]
+#![allow(clippy::macro_metavars_in_unsafe, reason = "the arguments of these calls contain no unsafe code")]
 
 mod sim_support;
 
@@ -36,12 +33,8 @@ unsafe impl Sync for Scene {}
 
 type Act = fn(&Scene) -> CUresult;
 
-const ALL: [Situation; 4] = [
-    Situation::CapturingThread,
-    Situation::OtherThreadGlobal,
-    Situation::OtherThreadLocal,
-    Situation::Relaxed,
-];
+const ALL: [Situation; 4] =
+    [Situation::CapturingThread, Situation::OtherThreadGlobal, Situation::OtherThreadLocal, Situation::Relaxed];
 
 /// A capture begun in this thread, a call made in a situation, and how both end: (the call, the end of the capture).
 fn play(t: &Table, flags: u32, situation: Situation, act: Act) -> (CUresult, CUresult) {
@@ -102,11 +95,7 @@ fn works(name: &str, act: Act, situations: &[Situation]) {
     let (t, _lock) = setup();
     for flags in [0, 1] {
         for situation in situations {
-            assert_eq!(
-                play(&t, flags, *situation, act),
-                (0, 0),
-                "{name} with {situation:?}, flags {flags}"
-            );
+            assert_eq!(play(&t, flags, *situation, act), (0, 0), "{name} with {situation:?}, flags {flags}");
         }
     }
 }
@@ -116,11 +105,7 @@ fn kills(name: &str, act: Act, code: CUresult, flags: &[u32], situations: &[Situ
     for flags in flags {
         for situation in situations {
             let want = (code, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-            assert_eq!(
-                play(&t, *flags, *situation, act),
-                want,
-                "{name} with {situation:?}, flags {flags}"
-            );
+            assert_eq!(play(&t, *flags, *situation, act), want, "{name} with {situation:?}, flags {flags}");
         }
     }
 }
@@ -142,19 +127,9 @@ fn questions_about_the_capturing_stream_are_harmless() {
     works(
         "GetCaptureInfo",
         |c| {
-            let (mut status, mut id, mut graph, mut deps, mut n) =
-                (9, 0, null_mut(), std::ptr::null(), 9);
-            let code = cu!(
-                c.t,
-                cuStreamGetCaptureInfo(
-                    c.capturing,
-                    &mut status,
-                    &mut id,
-                    &mut graph,
-                    &mut deps,
-                    &mut n
-                )
-            );
+            let (mut status, mut id, mut graph, mut deps, mut n) = (9, 0, null_mut(), std::ptr::null(), 9);
+            let code =
+                cu!(c.t, cuStreamGetCaptureInfo(c.capturing, &mut status, &mut id, &mut graph, &mut deps, &mut n));
             assert!(id > 0 && !graph.is_null() && n == 1 && !deps.is_null());
             code
         },
@@ -192,74 +167,38 @@ fn identity_of_the_capturing_stream_kills() {
         &[0, 1],
         &ALL,
     );
-    kills(
-        "Synchronize",
-        |c| cu!(c.t, cuStreamSynchronize(c.capturing)),
-        UNSUPPORTED,
-        &[0, 1],
-        &ALL,
-    );
+    kills("Synchronize", |c| cu!(c.t, cuStreamSynchronize(c.capturing)), UNSUPPORTED, &[0, 1], &ALL);
 }
 
 #[test]
 fn calls_for_the_whole_context_kill() {
-    kills(
-        "CtxSynchronize",
-        |c| cu!(c.t, cuCtxSynchronize()),
-        UNSUPPORTED,
-        &[0, 1],
-        &ALL,
-    );
-    kills(
-        "CtxRecordEvent",
-        |c| cu!(c.t, cuCtxRecordEvent(null_mut(), c.spare)),
-        UNSUPPORTED,
-        &[0, 1],
-        &ALL,
-    );
+    kills("CtxSynchronize", |c| cu!(c.t, cuCtxSynchronize()), UNSUPPORTED, &[0, 1], &ALL);
+    kills("CtxRecordEvent", |c| cu!(c.t, cuCtxRecordEvent(null_mut(), c.spare)), UNSUPPORTED, &[0, 1], &ALL);
 }
 
 #[test]
 fn unsafe_calls_kill_captures_that_forbid_them() {
     let rows: &[(&str, Act)] = &[
         ("EventQuery", |c| cu!(c.t, cuEventQuery(c.eager))),
-        ("EventSynchronize", |c| {
-            cu!(c.t, cuEventSynchronize(c.eager))
-        }),
+        ("EventSynchronize", |c| cu!(c.t, cuEventSynchronize(c.eager))),
         ("StreamQuery", |c| cu!(c.t, cuStreamQuery(c.other))),
-        ("StreamSynchronize", |c| {
-            cu!(c.t, cuStreamSynchronize(c.other))
-        }),
+        ("StreamSynchronize", |c| cu!(c.t, cuStreamSynchronize(c.other))),
         ("MemAlloc", |c| {
             let mut p = 0;
             let code = cu!(c.t, cuMemAlloc(&mut p, 64));
-            if code == 0 {
-                cu!(c.t, cuMemFree(p))
-            } else {
-                code
-            }
+            if code == 0 { cu!(c.t, cuMemFree(p)) } else { code }
         }),
         ("MemFree", |c| cu!(c.t, cuMemFree(c.plain))),
         ("MemAllocAsync", |c| {
             let mut p = 0;
             let code = cu!(c.t, cuMemAllocAsync(&mut p, 64, c.other));
-            if code == 0 {
-                cu!(c.t, cuMemFreeAsync(p, c.other))
-            } else {
-                code
-            }
+            if code == 0 { cu!(c.t, cuMemFreeAsync(p, c.other)) } else { code }
         }),
-        ("MemFreeAsync", |c| {
-            cu!(c.t, cuMemFreeAsync(c.pooled, c.other))
-        }),
+        ("MemFreeAsync", |c| cu!(c.t, cuMemFreeAsync(c.pooled, c.other))),
         ("MemHostAlloc", |c| {
             let mut p = null_mut();
             let code = cu!(c.t, cuMemHostAlloc(&mut p, 64, 0));
-            if code == 0 {
-                cu!(c.t, cuMemFreeHost(p))
-            } else {
-                code
-            }
+            if code == 0 { cu!(c.t, cuMemFreeHost(p)) } else { code }
         }),
         ("MemFreeHost", |c| cu!(c.t, cuMemFreeHost(c.pinned))),
         ("MemPoolTrimTo", |c| {
@@ -271,11 +210,7 @@ fn unsafe_calls_kill_captures_that_forbid_them() {
     for (name, act) in rows {
         let strict = [Situation::CapturingThread, Situation::OtherThreadGlobal];
         kills(name, *act, UNSUPPORTED, &[0, 1], &strict);
-        works(
-            name,
-            *act,
-            &[Situation::OtherThreadLocal, Situation::Relaxed],
-        );
+        works(name, *act, &[Situation::OtherThreadLocal, Situation::Relaxed]);
     }
 }
 
@@ -313,9 +248,7 @@ fn inside_the_relaxed_exchange_unsafe_calls_work() {
 fn work_elsewhere_and_virtual_memory_are_free() {
     let rows: &[(&str, Act)] = &[
         ("EventRecord", |c| cu!(c.t, cuEventRecord(c.spare, c.other))),
-        ("StreamWaitEvent", |c| {
-            cu!(c.t, cuStreamWaitEvent(c.other, c.eager, 0))
-        }),
+        ("StreamWaitEvent", |c| cu!(c.t, cuStreamWaitEvent(c.other, c.eager, 0))),
         ("EventCreate and Destroy", |c| {
             let mut e = null_mut();
             ok!(c.t, cuEventCreate(&mut e, 2));
@@ -332,14 +265,7 @@ fn work_elsewhere_and_virtual_memory_are_free() {
         }),
         ("PointerGetAttribute", |c| {
             let mut n = 0;
-            cu!(
-                c.t,
-                cuPointerGetAttribute(
-                    (&raw mut n).cast(),
-                    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                    c.plain
-                )
-            )
+            cu!(c.t, cuPointerGetAttribute((&raw mut n).cast(), CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, c.plain))
         }),
         ("virtual memory", |c| {
             let (mut va, mut h) = (0, 0);
@@ -379,20 +305,8 @@ fn eager_events_captured_events_and_the_legacy_stream_kill() {
         cu!(c.t, cuStreamGetId(null_mut(), &mut id))
     };
     let record: Act = |c| cu!(c.t, cuEventRecord(c.spare, null_mut()));
-    kills(
-        "GetId(legacy)",
-        id,
-        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
-        &[0],
-        &ALL,
-    );
-    kills(
-        "EventRecord(legacy)",
-        record,
-        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
-        &[0],
-        &ALL,
-    );
+    kills("GetId(legacy)", id, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, &[0], &ALL);
+    kills("EventRecord(legacy)", record, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, &[0], &ALL);
     let (t, _lock) = setup();
     for situation in ALL {
         assert_eq!(play(&t, 1, situation, id), (0, 0));
@@ -402,11 +316,7 @@ fn eager_events_captured_events_and_the_legacy_stream_kill() {
             cu!(c.t, cuStreamIsCapturing(null_mut(), &mut status))
         };
         let want = (CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, 0);
-        assert_eq!(
-            play(&t, 0, situation, ask),
-            want,
-            "refused, and the capture goes on"
-        );
+        assert_eq!(play(&t, 0, situation, ask), want, "refused, and the capture goes on");
         assert_eq!(play(&t, 1, situation, ask), (0, 0));
     }
 }
@@ -415,16 +325,10 @@ fn eager_events_captured_events_and_the_legacy_stream_kill() {
 fn the_rules_as_data_are_whole() {
     for rule in CAPTURE_RULES {
         for call in rule.calls {
-            assert!(
-                CALLS.iter().any(|c| c.name == *call),
-                "{call} is no call of the table"
-            );
+            assert!(CALLS.iter().any(|c| c.name == *call), "{call} is no call of the table");
         }
         for situation in ALL {
-            assert_eq!(
-                sim::capture_outcome(rule.class, situation),
-                rule.outcomes[situation as usize]
-            );
+            assert_eq!(sim::capture_outcome(rule.class, situation), rule.outcomes[situation as usize]);
         }
     }
     let relaxed = |class| sim::capture_outcome(class, Situation::Relaxed);
@@ -445,10 +349,7 @@ fn an_outside_stream_is_pulled_in_silently_and_must_join() {
     };
     let mut graph = null_mut();
     // Joined: the graph has the work of both.
-    ok!(
-        t,
-        cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-    );
+    ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     ok!(t, cuMemsetD8Async(p, 1, 4096, s));
     ok!(t, cuEventRecord(fork, s));
     ok!(t, cuStreamWaitEvent(o, fork, 0));
@@ -471,21 +372,12 @@ fn an_outside_stream_is_pulled_in_silently_and_must_join() {
     }
     ok!(t, cuGraphExecDestroy(exec));
     // Not joined.
-    ok!(
-        t,
-        cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-    );
+    ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     ok!(t, cuEventRecord(fork, s));
     ok!(t, cuStreamWaitEvent(o, fork, 0));
     ok!(t, cuMemsetD8Async(p, 2, 100, o));
-    assert_eq!(
-        cu!(t, cuStreamEndCapture(o, &mut graph)),
-        CUDA_ERROR_STREAM_CAPTURE_UNMATCHED
-    );
-    assert_eq!(
-        cu!(t, cuStreamEndCapture(s, &mut graph)),
-        CUDA_ERROR_STREAM_CAPTURE_UNJOINED
-    );
+    assert_eq!(cu!(t, cuStreamEndCapture(o, &mut graph)), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+    assert_eq!(cu!(t, cuStreamEndCapture(s, &mut graph)), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
     assert_eq!((status(s), status(o)), (0, 0));
     // The wrong thread.
     ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -500,15 +392,9 @@ fn an_outside_stream_is_pulled_in_silently_and_must_join() {
     ok!(t, cuStreamEndCapture(s, &mut graph));
     ok!(t, cuGraphDestroy(graph));
     // Streams that cannot capture, and one that does already.
-    let code = cu!(
-        t,
-        cuStreamBeginCapture(null_mut(), CU_STREAM_CAPTURE_MODE_GLOBAL)
-    );
+    let code = cu!(t, cuStreamBeginCapture(null_mut(), CU_STREAM_CAPTURE_MODE_GLOBAL));
     assert_eq!(code, UNSUPPORTED);
-    assert_eq!(
-        cu!(t, cuStreamEndCapture(s, &mut graph)),
-        CUDA_ERROR_ILLEGAL_STATE
-    );
+    assert_eq!(cu!(t, cuStreamEndCapture(s, &mut graph)), CUDA_ERROR_ILLEGAL_STATE);
     assert_eq!(cu!(t, cuStreamBeginCapture(s, 7)), CUDA_ERROR_INVALID_VALUE);
     ok!(t, cuMemFree(p));
     for e in [fork, join] {
@@ -537,31 +423,13 @@ fn user_objects_live_as_long_as_graph_executables_and_launches() {
     let (t, _lock) = setup();
     let s = stream(&t, 1);
     GONE.store(0, Ordering::SeqCst);
-    ok!(
-        t,
-        cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-    );
+    ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     busy(s, 300);
     let (mut status, mut id, mut graph) = (0, 0, null_mut());
-    ok!(
-        t,
-        cuStreamGetCaptureInfo(s, &mut status, &mut id, &mut graph, null_mut(), null_mut())
-    );
+    ok!(t, cuStreamGetCaptureInfo(s, &mut status, &mut id, &mut graph, null_mut(), null_mut()));
     let mut object = null_mut();
-    ok!(
-        t,
-        cuUserObjectCreate(
-            &mut object,
-            null_mut(),
-            Some(gone),
-            1,
-            CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
-        )
-    );
-    ok!(
-        t,
-        cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE)
-    );
+    ok!(t, cuUserObjectCreate(&mut object, null_mut(), Some(gone), 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    ok!(t, cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
     let mut made = null_mut();
     ok!(t, cuStreamEndCapture(s, &mut made));
     assert_eq!(made, graph);
@@ -575,56 +443,23 @@ fn user_objects_live_as_long_as_graph_executables_and_launches() {
     ok!(t, cuStreamSynchronize(s));
     assert!(await_gone(1));
     // Without a graph.
-    ok!(
-        t,
-        cuUserObjectCreate(
-            &mut object,
-            null_mut(),
-            Some(gone),
-            2,
-            CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
-        )
-    );
+    ok!(t, cuUserObjectCreate(&mut object, null_mut(), Some(gone), 2, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
     ok!(t, cuUserObjectRelease(object, 1));
-    assert_eq!(
-        cu!(t, cuUserObjectRelease(object, 2)),
-        CUDA_ERROR_INVALID_VALUE
-    );
+    assert_eq!(cu!(t, cuUserObjectRelease(object, 2)), CUDA_ERROR_INVALID_VALUE);
     ok!(t, cuUserObjectRelease(object, 1));
     assert!(await_gone(2));
     // With a capture that dies.
-    ok!(
-        t,
-        cuUserObjectCreate(
-            &mut object,
-            null_mut(),
-            Some(gone),
-            1,
-            CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
-        )
-    );
-    ok!(
-        t,
-        cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-    );
-    ok!(
-        t,
-        cuStreamGetCaptureInfo(s, &mut status, &mut id, &mut graph, null_mut(), null_mut())
-    );
+    ok!(t, cuUserObjectCreate(&mut object, null_mut(), Some(gone), 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    ok!(t, cuStreamGetCaptureInfo(s, &mut status, &mut id, &mut graph, null_mut(), null_mut()));
     ok!(t, cuGraphRetainUserObject(graph, object, 1, 0));
     ok!(t, cuUserObjectRelease(object, 1));
     assert_eq!(cu!(t, cuCtxSynchronize()), UNSUPPORTED);
-    assert_eq!(
-        cu!(t, cuMemsetD8Async(alloc_relaxed(&t), 1, 1, s)),
-        CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-    );
+    assert_eq!(cu!(t, cuMemsetD8Async(alloc_relaxed(&t), 1, 1, s)), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     ok!(t, cuStreamIsCapturing(s, &mut status));
     assert_eq!(status, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
     assert_eq!(GONE.load(Ordering::SeqCst), 2);
-    assert_eq!(
-        cu!(t, cuStreamEndCapture(s, &mut graph)),
-        CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-    );
+    assert_eq!(cu!(t, cuStreamEndCapture(s, &mut graph)), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     assert!(await_gone(3));
     ok!(t, cuStreamDestroy(s));
 }
@@ -643,17 +478,10 @@ fn memory_of_a_graph_lives_with_it() {
     let s = stream(&t, 1);
     let free = free_bytes(&t);
     let pooled = alloc_async(&t, 64, s);
-    ok!(
-        t,
-        cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-    );
+    ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     let p = alloc_async(&t, MIB, s);
     ok!(t, cuMemsetD8Async(p, 5, MIB, s));
-    assert_eq!(
-        cu!(t, cuMemFreeAsync(pooled, s)),
-        CUDA_ERROR_INVALID_VALUE,
-        "memory from outside has no node"
-    );
+    assert_eq!(cu!(t, cuMemFreeAsync(pooled, s)), CUDA_ERROR_INVALID_VALUE, "memory from outside has no node");
     ok!(t, cuMemFreeAsync(p, s));
     assert_eq!(cu!(t, cuMemFreeAsync(p, s)), CUDA_ERROR_INVALID_VALUE);
     let mut graph = null_mut();
@@ -668,5 +496,34 @@ fn memory_of_a_graph_lives_with_it() {
     ok!(t, cuMemFreeAsync(pooled, s));
     ok!(t, cuStreamSynchronize(s));
     assert_eq!(free_bytes(&t), free);
+    ok!(t, cuStreamDestroy(s));
+}
+
+#[test]
+fn destroying_a_capturing_stream_ends_the_capture_for_all() {
+    let (t, _lock) = setup();
+    let (s, o) = (stream(&t, 1), stream(&t, 1));
+    let e = event(&t);
+    ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ok!(t, cuEventRecord(e, s));
+    ok!(t, cuStreamWaitEvent(o, e, 0));
+    ok!(t, cuStreamDestroy(s));
+    let mut status = 9;
+    ok!(t, cuStreamIsCapturing(o, &mut status));
+    assert_eq!(status, CU_STREAM_CAPTURE_STATUS_NONE);
+    // Nothing is refused any more.
+    let p = alloc(&t, 64);
+    ok!(t, cuCtxSynchronize());
+    // A stream that was pulled in goes: the capture is dead, and can still be ended.
+    let s = stream(&t, 1);
+    ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ok!(t, cuEventRecord(e, s));
+    ok!(t, cuStreamWaitEvent(o, e, 0));
+    ok!(t, cuStreamDestroy(o));
+    let mut graph = null_mut();
+    assert_eq!(cu!(t, cuStreamEndCapture(s, &mut graph)), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    ok!(t, cuCtxSynchronize());
+    ok!(t, cuMemFree(p));
+    ok!(t, cuEventDestroy(e));
     ok!(t, cuStreamDestroy(s));
 }

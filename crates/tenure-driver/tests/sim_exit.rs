@@ -1,9 +1,6 @@
 //! The end of a process while the simulated device is busy, fork, and the end that a violation brings: each in a child.
 
-#![allow(
-    clippy::macro_metavars_in_unsafe,
-    reason = "the arguments of these calls contain no unsafe code"
-)]
+#![allow(clippy::macro_metavars_in_unsafe, reason = "the arguments of these calls contain no unsafe code")]
 
 mod sim_support;
 
@@ -16,11 +13,7 @@ use tenure_driver::sys::*;
 /// Runs this program again, as the child that `scene` names.
 fn child(scene: &str) -> Output {
     let me = std::env::current_exe().unwrap();
-    Command::new(me)
-        .args(["--exact", "children", "--nocapture"])
-        .env("SIM_EXIT_SCENE", scene)
-        .output()
-        .unwrap()
+    Command::new(me).args(["--exact", "children", "--nocapture"]).env("SIM_EXIT_SCENE", scene).output().unwrap()
 }
 
 unsafe extern "C" fn slow(_: *mut c_void) {
@@ -28,6 +21,7 @@ unsafe extern "C" fn slow(_: *mut c_void) {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "the end of a process is what is tested")]
 fn children() {
     let Ok(scene) = std::env::var("SIM_EXIT_SCENE") else {
         return;
@@ -86,22 +80,14 @@ fn exit_while_everything_is_busy_is_silent() {
     for _ in 0..20 {
         let out = child("busy");
         assert!(out.status.success(), "{out:?}");
-        assert!(
-            out.stderr.is_empty(),
-            "{}",
-            String::from_utf8_lossy(&out.stderr)
-        );
+        assert!(out.stderr.is_empty(), "{}", String::from_utf8_lossy(&out.stderr));
     }
 }
 
 #[test]
 fn a_forked_child_is_refused_and_the_parent_goes_on() {
     let out = child("fork");
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
 #[test]
@@ -109,8 +95,5 @@ fn a_call_on_a_destroyed_stream_ends_the_process_with_a_sentence() {
     let out = child("violation");
     let text = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success());
-    assert!(
-        text.contains("stream 0x") && text.contains("was destroyed before"),
-        "{text}"
-    );
+    assert!(text.contains("stream 0x") && text.contains("was destroyed before"), "{text}");
 }

@@ -1,9 +1,6 @@
 //! Faults on demand, counts of calls, and the seeded scheduler.
 
-#![allow(
-    clippy::macro_metavars_in_unsafe,
-    reason = "the arguments of these calls contain no unsafe code"
-)]
+#![allow(clippy::macro_metavars_in_unsafe, reason = "the arguments of these calls contain no unsafe code")]
 
 mod sim_support;
 
@@ -34,14 +31,9 @@ fn any_call_can_be_made_to_fail_once() {
     assert_eq!(codes, [0, 0, 2, 46, 0]);
     sim::fail_next("cuMemFree", 1, 100).unwrap();
     assert_eq!(sim::fail_clear(), 1);
-    let unknown = SimError::UnknownCall {
-        call: "cudaMalloc".to_owned(),
-    };
+    let unknown = SimError::UnknownCall { call: "cudaMalloc".to_owned() };
     assert_eq!(sim::fail_next("cudaMalloc", 2, 0), Err(unknown));
-    assert_eq!(
-        sim::fail_next("cuMemAlloc", 0, 0),
-        Err(SimError::NotAFailure)
-    );
+    assert_eq!(sim::fail_next("cuMemAlloc", 0, 0), Err(SimError::NotAFailure));
     for call in CALLS {
         sim::fail_next(call.name, 2, 0).unwrap();
     }
@@ -62,46 +54,20 @@ fn calls_are_counted_by_name() {
         ok!(t, cuMemFree(p));
     }
     let _ = cu!(t, cuMemFree(1));
-    assert_eq!(
-        (
-            sim::calls("cuMemAlloc"),
-            sim::calls("cuMemFree"),
-            sim::calls("cuMemCreate")
-        ),
-        (3, 4, 0)
-    );
+    assert_eq!((sim::calls("cuMemAlloc"), sim::calls("cuMemFree"), sim::calls("cuMemCreate")), (3, 4, 0));
     assert_eq!(sim::calls("cudaMalloc"), 0);
-    assert_eq!(
-        sim::calls_all().into_iter().collect::<Vec<_>>(),
-        [("cuMemAlloc", 3), ("cuMemFree", 4)]
-    );
+    assert_eq!(sim::calls_all().into_iter().collect::<Vec<_>>(), [("cuMemAlloc", 3), ("cuMemFree", 4)]);
 }
 
 #[test]
 fn the_machine_is_built_once() {
     let (t, _lock) = setup();
     let _ = t;
-    let error = sim::configure(Config {
-        devices: 1,
-        memory: 1 << 30,
-    })
-    .unwrap_err();
+    let error = sim::configure(Config { devices: 1, memory: 1 << 30 }).unwrap_err();
     assert_eq!(error, SimError::AlreadyInUse);
     assert!(error.to_string().contains("TENURE_SIM_MEMORY"));
-    assert_eq!(
-        sim::config(),
-        Config {
-            devices: 2,
-            memory: MEMORY
-        }
-    );
-    assert!(matches!(
-        sim::configure(Config {
-            devices: 99,
-            memory: 1
-        }),
-        Err(SimError::BadConfig { .. })
-    ));
+    assert_eq!(sim::config(), Config { devices: 2, memory: MEMORY });
+    assert!(matches!(sim::configure(Config { devices: 99, memory: 1 }), Err(SimError::BadConfig { .. })));
 }
 
 static LOG: Mutex<Vec<usize>> = Mutex::new(Vec::new());
@@ -171,11 +137,7 @@ fn seeds_give_many_orders_all_of_them_legal_and_repeatable() {
         assert_eq!(order, again, "seed {seed}: the same, run by who waits");
         seen.insert(order);
     }
-    assert!(
-        seen.len() > 200,
-        "only {} different orders of 300",
-        seen.len()
-    );
+    assert!(seen.len() > 200, "only {} different orders of 300", seen.len());
     assert!(seen.iter().any(|o| o[0] / 10 == 2) && seen.iter().any(|o| o[0] / 10 == 1));
     assert_eq!(sim::violations(), before);
 }
@@ -194,11 +156,7 @@ fn steps_are_single_and_waits_run_no_more_than_needed() {
     });
     assert!(legal(&order));
     // A program that polls gets there.
-    run(
-        &t,
-        8,
-        |streams| while cu!(t, cuStreamQuery(streams[2])) != 0 {},
-    );
+    run(&t, 8, |streams| while cu!(t, cuStreamQuery(streams[2])) != 0 {});
     // Time stands still.
     let s = stream(&t, 1);
     let started = Instant::now();
@@ -241,10 +199,7 @@ fn graphs_run_their_branches_in_any_order() {
     let (s, o) = (stream(&t, 1), stream(&t, 1));
     let (fork, join) = (event(&t), event(&t));
     let put = |s: CUstream, n: usize| ok!(t, cuLaunchHostFunc(s, Some(note), n as *mut c_void));
-    ok!(
-        t,
-        cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-    );
+    ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     put(s, 0);
     ok!(t, cuEventRecord(fork, s));
     ok!(t, cuStreamWaitEvent(o, fork, 0));

@@ -1,9 +1,6 @@
 //! Plain, managed, pinned and stream-ordered memory of the simulated device.
 
-#![allow(
-    clippy::macro_metavars_in_unsafe,
-    reason = "the arguments of these calls contain no unsafe code"
-)]
+#![allow(clippy::macro_metavars_in_unsafe, reason = "the arguments of these calls contain no unsafe code")]
 
 mod sim_support;
 
@@ -23,10 +20,7 @@ fn memory_is_limited_and_counted() {
     assert_eq!(free - free_bytes(&t), 100 * MIB);
     let mut q = 7;
     assert_eq!(cu!(t, cuMemAlloc(&mut q, free)), CUDA_ERROR_OUT_OF_MEMORY);
-    assert_eq!(
-        cu!(t, cuMemAlloc(&mut q, usize::MAX)),
-        CUDA_ERROR_OUT_OF_MEMORY
-    );
+    assert_eq!(cu!(t, cuMemAlloc(&mut q, usize::MAX)), CUDA_ERROR_OUT_OF_MEMORY);
     assert_eq!(cu!(t, cuMemAlloc(&mut q, 0)), CUDA_ERROR_INVALID_VALUE);
     assert_eq!(cu!(t, cuMemAlloc(null_mut(), 1)), CUDA_ERROR_INVALID_VALUE);
     assert_eq!(q, 7, "a failed call changes nothing");
@@ -37,23 +31,11 @@ fn memory_is_limited_and_counted() {
     enter(&t, 0);
     ok!(t, cuMemFree(p));
     assert_eq!(free_bytes(&t), free);
-    assert_eq!(
-        cu!(t, cuMemFree(p)),
-        CUDA_ERROR_INVALID_VALUE,
-        "a second free"
-    );
-    assert_eq!(
-        cu!(t, cuMemFree(0x1234)),
-        CUDA_ERROR_INVALID_VALUE,
-        "a pointer nobody made"
-    );
+    assert_eq!(cu!(t, cuMemFree(p)), CUDA_ERROR_INVALID_VALUE, "a second free");
+    assert_eq!(cu!(t, cuMemFree(0x1234)), CUDA_ERROR_INVALID_VALUE, "a pointer nobody made");
     ok!(t, cuMemFree(0));
     let p = alloc(&t, 1000);
-    assert_eq!(
-        cu!(t, cuMemFree(p + 512)),
-        CUDA_ERROR_INVALID_VALUE,
-        "an interior pointer"
-    );
+    assert_eq!(cu!(t, cuMemFree(p + 512)), CUDA_ERROR_INVALID_VALUE, "an interior pointer");
     ok!(t, cuMemFree(p));
 }
 
@@ -69,10 +51,7 @@ fn copies_move_real_bytes_when_their_turn_comes() {
     ok!(t, cuMemcpyDtoDAsync(q, p, MIB, s));
     let mut back = vec![0u8; MIB];
     ok!(t, cuMemcpyDtoHAsync(back.as_mut_ptr().cast(), q, MIB, s));
-    assert!(
-        back == want,
-        "copies that involve ordinary host memory are complete at return"
-    );
+    assert!(back == want, "copies that involve ordinary host memory are complete at return");
     // A small one is kept, and made later.
     ok!(t, cuMemsetD8Async(p, 0, MIB, s));
     ok!(t, cuStreamSynchronize(s));
@@ -99,17 +78,9 @@ fn copies_move_real_bytes_when_their_turn_comes() {
     assert_eq!(few, [5; 16]);
     ok!(t, cuMemFreeHost(pinned));
     ok!(t, cuMemFree(p));
-    assert_eq!(
-        cu!(t, cuMemcpyDtoDAsync(q, p, 16, s)),
-        CUDA_ERROR_INVALID_VALUE,
-        "freed memory is seen at the call"
-    );
+    assert_eq!(cu!(t, cuMemcpyDtoDAsync(q, p, 16, s)), CUDA_ERROR_INVALID_VALUE, "freed memory is seen at the call");
     assert_eq!(cu!(t, cuMemcpyAsync(q, 0, 16, s)), CUDA_ERROR_INVALID_VALUE);
-    assert_eq!(
-        cu!(t, cuMemsetD8Async(q, 0, MIB + 513, s)),
-        CUDA_ERROR_INVALID_VALUE,
-        "beyond the end"
-    );
+    assert_eq!(cu!(t, cuMemsetD8Async(q, 0, MIB + 513, s)), CUDA_ERROR_INVALID_VALUE, "beyond the end");
     ok!(t, cuMemcpyDtoDAsync(q, p, 0, s));
     ok!(t, cuMemFree(q));
     ok!(t, cuStreamDestroy(s));
@@ -170,12 +141,7 @@ fn a_wild_kernel_faults_the_device_for_good() {
     ok!(t, cuCtxSynchronize());
     sim::fault(0, 719).unwrap();
     assert_eq!(cu!(t, cuMemAllocAsync(&mut q, 1, s)), 719);
-    assert!(
-        sim::fault(9, 719)
-            .unwrap_err()
-            .to_string()
-            .contains("no simulated device 9")
-    );
+    assert!(sim::fault(9, 719).unwrap_err().to_string().contains("no simulated device 9"));
     sim::fault(0, 0).unwrap();
     ok!(t, cuMemFree(p));
     ok!(t, cuStreamDestroy(s));
@@ -188,18 +154,7 @@ fn pretended_kernels_read_write_and_verify() {
     let p = alloc(&t, 4096);
     let before = sim::mismatches();
     sim::launch(s, &[], &[(p, 4096, 3)]).unwrap();
-    let check = [
-        Access::Verify {
-            at: p,
-            len: 4096,
-            byte: 3,
-        },
-        Access::Write {
-            at: p + 1,
-            len: 1,
-            byte: 4,
-        },
-    ];
+    let check = [Access::Verify { at: p, len: 4096, byte: 3 }, Access::Write { at: p + 1, len: 1, byte: 4 }];
     sim::launch_for(s, Duration::from_millis(5), &check).unwrap();
     sim::launch_for(s, Duration::ZERO, &check[..1]).unwrap();
     ok!(t, cuStreamSynchronize(s));
@@ -220,18 +175,12 @@ fn pointers_tell_what_they_are() {
     let plain = alloc(&t, 1000);
     let pooled = alloc_async(&t, 1000, s);
     let (mut managed, mut pinned) = (0, null_mut());
-    ok!(
-        t,
-        cuMemAllocManaged(&mut managed, 1000, CU_MEM_ATTACH_GLOBAL)
-    );
+    ok!(t, cuMemAllocManaged(&mut managed, 1000, CU_MEM_ATTACH_GLOBAL));
     ok!(t, cuMemHostAlloc(&mut pinned, 1000, 0));
     let mut own = vec![0u8; 1000];
     ok!(t, cuMemHostRegister(own.as_mut_ptr().cast(), 1000, 0));
     assert_eq!(
-        cu!(
-            t,
-            cuMemHostRegister(own.as_mut_ptr().wrapping_add(10).cast(), 10, 0)
-        ),
+        cu!(t, cuMemHostRegister(own.as_mut_ptr().wrapping_add(10).cast(), 10, 0)),
         CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
     );
     let all = |p: u64| {
@@ -253,63 +202,27 @@ fn pointers_tell_what_they_are() {
             (&raw mut start).cast(),
             (&raw mut size).cast(),
         ];
-        ok!(
-            t,
-            cuPointerGetAttributes(6, what.as_mut_ptr(), into.as_mut_ptr(), p)
-        );
+        ok!(t, cuPointerGetAttributes(6, what.as_mut_ptr(), into.as_mut_ptr(), p));
         (kind, managed, ordinal, c, start, size)
     };
-    assert_eq!(
-        all(plain + 10),
-        (CU_MEMORYTYPE_DEVICE, 0, 0, context, plain, 1000)
-    );
-    assert_eq!(
-        all(pooled + 999),
-        (CU_MEMORYTYPE_DEVICE, 0, 0, null_mut(), pooled, 1000)
-    );
-    assert_eq!(
-        all(managed),
-        (CU_MEMORYTYPE_DEVICE, 1, 0, context, managed, 1000)
-    );
-    assert_eq!(
-        all(pinned as u64),
-        (CU_MEMORYTYPE_HOST, 0, 0, context, pinned as u64, 1000)
-    );
+    assert_eq!(all(plain + 10), (CU_MEMORYTYPE_DEVICE, 0, 0, context, plain, 1000));
+    assert_eq!(all(pooled + 999), (CU_MEMORYTYPE_DEVICE, 0, 0, null_mut(), pooled, 1000));
+    assert_eq!(all(managed), (CU_MEMORYTYPE_DEVICE, 1, 0, context, managed, 1000));
+    assert_eq!(all(pinned as u64), (CU_MEMORYTYPE_HOST, 0, 0, context, pinned as u64, 1000));
     assert_eq!(all(own.as_ptr() as u64).0, CU_MEMORYTYPE_HOST);
-    assert_eq!(
-        all(0x10),
-        (0, 0, -2, null_mut(), 0, 0),
-        "unknown is no error in the plural call"
-    );
+    assert_eq!(all(0x10), (0, 0, -2, null_mut(), 0, 0), "unknown is no error in the plural call");
     let mut kind = 0u32;
     let one = |p, kind: &mut u32| {
-        cu!(
-            t,
-            cuPointerGetAttribute(
-                (kind as *mut u32).cast(),
-                CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                p
-            )
-        )
+        cu!(t, cuPointerGetAttribute((kind as *mut u32).cast(), CU_POINTER_ATTRIBUTE_MEMORY_TYPE, p))
     };
     assert_eq!(one(0x10, &mut kind), CUDA_ERROR_INVALID_VALUE);
-    assert_eq!(
-        one(plain + 1000, &mut kind),
-        CUDA_ERROR_INVALID_VALUE,
-        "one past the end"
-    );
+    assert_eq!(one(plain + 1000, &mut kind), CUDA_ERROR_INVALID_VALUE, "one past the end");
     let (mut base, mut size) = (0, 0);
     ok!(t, cuMemGetAddressRange(&mut base, &mut size, pooled + 5));
     assert_eq!((base, size), (pooled, 1000));
-    assert_eq!(
-        cu!(t, cuMemGetAddressRange(&mut base, &mut size, 0x10)),
-        CUDA_ERROR_NOT_FOUND
-    );
+    assert_eq!(cu!(t, cuMemGetAddressRange(&mut base, &mut size, 0x10)), CUDA_ERROR_NOT_FOUND);
     ok!(t, cuMemHostUnregister(own.as_mut_ptr().cast()));
-    assert_eq!(
-        cu!(t, cuMemHostUnregister(own.as_mut_ptr().cast())),
-        CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED
-    );
+    assert_eq!(cu!(t, cuMemHostUnregister(own.as_mut_ptr().cast())), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     ok!(t, cuMemFreeHost(pinned));
     assert_eq!(cu!(t, cuMemFreeHost(pinned)), CUDA_ERROR_INVALID_VALUE);
     assert_eq!(cu!(t, cuMemFree(plain + 1)), CUDA_ERROR_INVALID_VALUE);
@@ -369,11 +282,7 @@ fn a_pool_reuses_memory_only_in_order() {
     ok!(t, cuMemFreeAsync(x, b));
     ok!(t, cuMemFreeAsync(y, b));
     ok!(t, cuCtxSynchronize());
-    assert_eq!(
-        number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
-        0,
-        "above the threshold of 0 at a synchronisation"
-    );
+    assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0, "above the threshold of 0 at a synchronisation");
     // Without following events: no.
     set_flag(&t, p, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, 0);
     let x = from(&t, p, MIB, a);
@@ -420,17 +329,10 @@ fn a_full_pool_inserts_a_wait_where_allowed() {
     ok!(t, cuMemFreeAsync(x, a));
     set_flag(&t, p, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0);
     let mut y = 0;
-    assert_eq!(
-        cu!(t, cuMemAllocFromPoolAsync(&mut y, MIB, p, b)),
-        CUDA_ERROR_OUT_OF_MEMORY
-    );
+    assert_eq!(cu!(t, cuMemAllocFromPoolAsync(&mut y, MIB, p, b)), CUDA_ERROR_OUT_OF_MEMORY);
     set_flag(&t, p, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 1);
     assert_eq!(from(&t, p, 32 * MIB, b), x);
-    assert_eq!(
-        cu!(t, cuStreamQuery(b)),
-        CUDA_ERROR_NOT_READY,
-        "b waits for a now"
-    );
+    assert_eq!(cu!(t, cuStreamQuery(b)), CUDA_ERROR_NOT_READY, "b waits for a now");
     ok!(t, cuStreamSynchronize(b));
     assert_eq!(cu!(t, cuStreamQuery(a)), 0);
     ok!(t, cuMemFreeAsync(x, b));
@@ -446,50 +348,24 @@ fn pools_count_trim_and_end() {
     let s = stream(&t, 1);
     let p = pool(&t, 0);
     let mut keep = u64::MAX;
-    ok!(
-        t,
-        cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut keep).cast())
-    );
+    ok!(t, cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut keep).cast()));
     assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), u64::MAX);
     let (x, y) = (from(&t, p, MIB, s), from(&t, p, 1, s));
-    assert_eq!(
-        number(&t, p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT),
-        MIB as u64 + 512
-    );
-    assert_eq!(
-        number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
-        32 * MIB as u64
-    );
+    assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), MIB as u64 + 512);
+    assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 32 * MIB as u64);
     assert_eq!(free - free_bytes(&t), 32 * MIB);
     ok!(t, cuMemFreeAsync(x, s));
-    assert_eq!(
-        cu!(t, cuMemFreeAsync(x, s)),
-        CUDA_ERROR_INVALID_VALUE,
-        "a second free"
-    );
+    assert_eq!(cu!(t, cuMemFreeAsync(x, s)), CUDA_ERROR_INVALID_VALUE, "a second free");
     ok!(t, cuMemFreeAsync(y, s));
     ok!(t, cuStreamSynchronize(s));
     assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0);
-    assert_eq!(
-        number(&t, p, CU_MEMPOOL_ATTR_USED_MEM_HIGH),
-        MIB as u64 + 512
-    );
-    assert_eq!(
-        number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
-        32 * MIB as u64,
-        "below the threshold it stays"
-    );
+    assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_USED_MEM_HIGH), MIB as u64 + 512);
+    assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 32 * MIB as u64, "below the threshold it stays");
     ok!(t, cuMemPoolTrimTo(p, 0));
     assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0);
-    assert_eq!(
-        number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH),
-        32 * MIB as u64
-    );
+    assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 32 * MIB as u64);
     let mut zero = 0u64;
-    ok!(
-        t,
-        cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, (&raw mut zero).cast())
-    );
+    ok!(t, cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, (&raw mut zero).cast()));
     assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 0);
     assert_eq!(free_bytes(&t), free);
     // A pool that is destroyed with a live block ends with it.
@@ -525,10 +401,7 @@ fn a_pool_squeezes_into_what_is_left_and_then_refuses() {
     let fill = alloc(&t, rest);
     let x = from(&t, p, 9 * MIB, s);
     let mut y = 0;
-    assert_eq!(
-        cu!(t, cuMemAllocFromPoolAsync(&mut y, 2 * MIB, p, s)),
-        CUDA_ERROR_OUT_OF_MEMORY
-    );
+    assert_eq!(cu!(t, cuMemAllocFromPoolAsync(&mut y, 2 * MIB, p, s)), CUDA_ERROR_OUT_OF_MEMORY);
     let y = from(&t, p, MIB, s);
     ok!(t, cuMemFreeAsync(x, s));
     ok!(t, cuMemFreeAsync(y, s));
@@ -559,8 +432,7 @@ fn many_threads_allocate_and_free_without_overlap() {
                     live.push((at, len, byte));
                     if live.len() > 20 {
                         let (at, len, byte) = live.swap_remove(i % 20);
-                        sim::launch_for(s, Duration::ZERO, &[Access::Verify { at, len, byte }])
-                            .unwrap();
+                        sim::launch_for(s, Duration::ZERO, &[Access::Verify { at, len, byte }]).unwrap();
                         ok!(t, cuMemFreeAsync(at, s));
                     }
                 }
@@ -574,4 +446,23 @@ fn many_threads_allocate_and_free_without_overlap() {
     });
     assert_eq!(sim::mismatches(), before);
     ok!(t, cuMemPoolDestroy(p as CUmemoryPool));
+}
+
+#[test]
+fn a_device_can_shrink_and_grow_back() {
+    let (t, _lock) = setup();
+    let p = alloc(&t, 100 * MIB);
+    let used = MEMORY as usize - free_bytes(&t);
+    sim::set_memory(0, used as u64 + 1024).unwrap();
+    let (mut free, mut total) = (0, 0);
+    ok!(t, cuMemGetInfo(&mut free, &mut total));
+    assert_eq!((free, total), (1024, used + 1024));
+    let mut q = 0;
+    assert_eq!(cu!(t, cuMemAlloc(&mut q, 2048)), CUDA_ERROR_OUT_OF_MEMORY);
+    let text = sim::set_memory(0, 1).unwrap_err().to_string();
+    assert!(text.contains("are in use"), "{text}");
+    assert!(sim::set_memory(0, MEMORY + 1).is_err());
+    assert!(sim::set_memory(2, MEMORY).unwrap_err().to_string().contains("no simulated device 2"));
+    sim::set_memory(0, MEMORY).unwrap();
+    ok!(t, cuMemFree(p));
 }

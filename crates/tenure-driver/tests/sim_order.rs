@@ -1,9 +1,6 @@
 //! The check of order on the simulated device: it finds each race whether or not it collided, and nothing else.
 
-#![allow(
-    clippy::macro_metavars_in_unsafe,
-    reason = "the arguments of these calls contain no unsafe code"
-)]
+#![allow(clippy::macro_metavars_in_unsafe, reason = "the arguments of these calls contain no unsafe code")]
 
 mod sim_support;
 
@@ -53,13 +50,7 @@ fn found(flags: [u32; 2], program: impl Fn(&Bench)) -> Vec<u64> {
     let found = (0..8)
         .map(|seed| {
             sim::schedule(seed);
-            let bench = Bench {
-                t,
-                a: stream(&t, flags[0]),
-                b: stream(&t, flags[1]),
-                e: event(&t),
-                p: alloc(&t, 8192),
-            };
+            let bench = Bench { t, a: stream(&t, flags[0]), b: stream(&t, flags[1]), e: event(&t), p: alloc(&t, 8192) };
             sim::check_order(true);
             program(&bench);
             ok!(t, cuCtxSynchronize());
@@ -111,14 +102,10 @@ fn unordered_accesses_are_found_under_every_seed() {
         ok!(x.t, cuMemsetD8Async(x.p, 1, 4096, x.a));
         ok!(x.t, cuMemcpyDtoDAsync(x.p + 4000, x.p + 8000, 192, x.b));
     });
-    racy(
-        "two blocking streams with nothing between them",
-        [0, 0],
-        |x| {
-            x.write(x.a);
-            x.write(x.b);
-        },
-    );
+    racy("two blocking streams with nothing between them", [0, 0], |x| {
+        x.write(x.a);
+        x.write(x.b);
+    });
     racy("a non-blocking stream beside the legacy one", FREE, |x| {
         x.write(x.a);
         x.write(null_mut());
@@ -178,19 +165,15 @@ fn order_of_every_kind_is_accepted() {
         ok!(x.t, cuMemFree(spare));
         x.write(x.b);
     });
-    clean(
-        "an event behind the whole context, with a stream that is gone",
-        FREE,
-        |x| {
-            let gone = stream(&x.t, 1);
-            x.write(gone);
-            ok!(x.t, cuStreamDestroy(gone));
-            while sim::step() {}
-            ok!(x.t, cuCtxRecordEvent(null_mut(), x.e));
-            ok!(x.t, cuStreamWaitEvent(x.b, x.e, 0));
-            x.write(x.b);
-        },
-    );
+    clean("an event behind the whole context, with a stream that is gone", FREE, |x| {
+        let gone = stream(&x.t, 1);
+        x.write(gone);
+        ok!(x.t, cuStreamDestroy(gone));
+        while sim::step() {}
+        ok!(x.t, cuCtxRecordEvent(null_mut(), x.e));
+        ok!(x.t, cuStreamWaitEvent(x.b, x.e, 0));
+        x.write(x.b);
+    });
     clean("a host function", FREE, |x| {
         x.write(x.a);
         x.settle();
@@ -214,10 +197,7 @@ fn a_race_tells_who_met_whom() {
     while sim::step() {}
     let text = sim::race_texts().concat();
     for part in [
-        format!(
-            "operation 1 of stream {nb} writes 1 bytes from address {:#x}",
-            p + 10
-        ),
+        format!("operation 1 of stream {nb} writes 1 bytes from address {:#x}", p + 10),
         format!("operation 1 of stream {na} wrote"),
     ] {
         assert!(text.contains(&part), "{text}");
@@ -286,10 +266,7 @@ fn driver_pools_and_graphs_are_ordered_by_the_driver() {
     });
     clean("launches of one executable on two streams", FREE, |x| {
         let (mut graph, mut exec) = (null_mut(), null_mut());
-        ok!(
-            x.t,
-            cuStreamBeginCapture(x.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-        );
+        ok!(x.t, cuStreamBeginCapture(x.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         x.write(x.a);
         ok!(x.t, cuStreamEndCapture(x.a, &mut graph));
         ok!(x.t, cuGraphInstantiateWithFlags(&mut exec, graph, 0));
@@ -300,10 +277,7 @@ fn driver_pools_and_graphs_are_ordered_by_the_driver() {
     });
     racy("a launch and a kernel", FREE, |x| {
         let (mut graph, mut exec) = (null_mut(), null_mut());
-        ok!(
-            x.t,
-            cuStreamBeginCapture(x.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-        );
+        ok!(x.t, cuStreamBeginCapture(x.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         x.write(x.a);
         ok!(x.t, cuStreamEndCapture(x.a, &mut graph));
         ok!(x.t, cuGraphInstantiateWithFlags(&mut exec, graph, 0));

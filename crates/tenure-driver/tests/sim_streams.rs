@@ -1,9 +1,6 @@
 //! Streams, events and their order on the simulated device.
 
-#![allow(
-    clippy::macro_metavars_in_unsafe,
-    reason = "the arguments of these calls contain no unsafe code"
-)]
+#![allow(clippy::macro_metavars_in_unsafe, reason = "the arguments of these calls contain no unsafe code")]
 
 mod sim_support;
 
@@ -38,10 +35,7 @@ fn one_stream_runs_in_order_and_later() {
     for n in 0..10 {
         log(&t, s, n);
     }
-    assert!(
-        started.elapsed() < Duration::from_millis(50),
-        "putting work into a stream does not wait for it"
-    );
+    assert!(started.elapsed() < Duration::from_millis(50), "putting work into a stream does not wait for it");
     assert_eq!(cu!(t, cuStreamQuery(s)), CUDA_ERROR_NOT_READY);
     ok!(t, cuStreamSynchronize(s));
     assert_eq!(taken(), (0..10).collect::<Vec<_>>());
@@ -59,11 +53,7 @@ fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
     log(&t, b, 3);
     log(&t, free, 0);
     ok!(t, cuStreamSynchronize(b));
-    assert_eq!(
-        taken(),
-        [0, 1, 2, 3],
-        "the non-blocking stream did not wait"
-    );
+    assert_eq!(taken(), [0, 1, 2, 3], "the non-blocking stream did not wait");
     // The same through the per-thread stream, which is blocking.
     busy(CU_STREAM_PER_THREAD, 30);
     log(&t, CU_STREAM_PER_THREAD, 1);
@@ -82,10 +72,7 @@ fn synchronising_the_legacy_stream_covers_blocking_streams_only() {
     busy(a, 30);
     busy(free, 200);
     ok!(t, cuStreamSynchronize(null_mut()));
-    assert_eq!(
-        (cu!(t, cuStreamQuery(a)), cu!(t, cuStreamQuery(free))),
-        (0, CUDA_ERROR_NOT_READY)
-    );
+    assert_eq!((cu!(t, cuStreamQuery(a)), cu!(t, cuStreamQuery(free))), (0, CUDA_ERROR_NOT_READY));
     ok!(t, cuCtxSynchronize());
     assert_eq!(cu!(t, cuStreamQuery(free)), 0);
     ok!(t, cuStreamDestroy(a));
@@ -115,10 +102,7 @@ fn per_thread_streams_differ_per_thread_and_special_ids_are_stable() {
     std::thread::scope(|s| {
         s.spawn(|| {
             let mut id = 0;
-            assert_eq!(
-                cu!(t, cuStreamGetId(null_mut(), &mut id)),
-                CUDA_ERROR_INVALID_CONTEXT
-            );
+            assert_eq!(cu!(t, cuStreamGetId(null_mut(), &mut id)), CUDA_ERROR_INVALID_CONTEXT);
         });
     });
 }
@@ -128,11 +112,7 @@ fn events_carry_order_and_time() {
     let (t, _lock) = setup();
     let (a, b) = (stream(&t, 1), stream(&t, 1));
     let (e, f) = (event(&t), event(&t));
-    assert_eq!(
-        cu!(t, cuEventQuery(e)),
-        0,
-        "never recorded counts as complete"
-    );
+    assert_eq!(cu!(t, cuEventQuery(e)), 0, "never recorded counts as complete");
     ok!(t, cuEventRecord(e, a));
     busy(a, 50);
     log(&t, a, 1);
@@ -141,10 +121,7 @@ fn events_carry_order_and_time() {
     log(&t, b, 2);
     assert_eq!(cu!(t, cuEventQuery(f)), CUDA_ERROR_NOT_READY);
     let mut ms = 0.0;
-    assert_eq!(
-        cu!(t, cuEventElapsedTime(&mut ms, e, f)),
-        CUDA_ERROR_NOT_READY
-    );
+    assert_eq!(cu!(t, cuEventElapsedTime(&mut ms, e, f)), CUDA_ERROR_NOT_READY);
     ok!(t, cuStreamSynchronize(b));
     assert_eq!(taken(), [1, 2]);
     ok!(t, cuEventSynchronize(f));
@@ -153,10 +130,7 @@ fn events_carry_order_and_time() {
     let mut plain = null_mut();
     ok!(t, cuEventCreate(&mut plain, CU_EVENT_DISABLE_TIMING));
     ok!(t, cuEventRecord(plain, a));
-    assert_eq!(
-        cu!(t, cuEventElapsedTime(&mut ms, e, plain)),
-        CUDA_ERROR_INVALID_HANDLE
-    );
+    assert_eq!(cu!(t, cuEventElapsedTime(&mut ms, e, plain)), CUDA_ERROR_INVALID_HANDLE);
     for e in [e, f, plain] {
         ok!(t, cuEventDestroy(e));
     }
@@ -210,23 +184,14 @@ fn host_functions_may_not_call_the_driver() {
     unsafe extern "C" fn bad(_: *mut c_void) {
         let t = sim::table();
         let mut count = 0;
-        CODE.store(
-            cu!(t, cuDeviceGetCount(&mut count)),
-            std::sync::atomic::Ordering::SeqCst,
-        );
+        CODE.store(cu!(t, cuDeviceGetCount(&mut count)), std::sync::atomic::Ordering::SeqCst);
     }
     let (t, _lock) = setup();
     let s = stream(&t, 1);
     ok!(t, cuLaunchHostFunc(s, Some(bad), null_mut()));
     ok!(t, cuStreamSynchronize(s));
-    assert_eq!(
-        CODE.load(std::sync::atomic::Ordering::SeqCst),
-        CUDA_ERROR_NOT_PERMITTED
-    );
-    assert_eq!(
-        cu!(t, cuLaunchHostFunc(s, None, null_mut())),
-        CUDA_ERROR_INVALID_VALUE
-    );
+    assert_eq!(CODE.load(std::sync::atomic::Ordering::SeqCst), CUDA_ERROR_NOT_PERMITTED);
+    assert_eq!(cu!(t, cuLaunchHostFunc(s, None, null_mut())), CUDA_ERROR_INVALID_VALUE);
     ok!(t, cuStreamDestroy(s));
 }
 
@@ -268,34 +233,19 @@ fn handles_are_reissued_and_dead_ones_noticed() {
     assert_eq!(c, a, "the value destroyed last is issued first");
     assert_ne!(id(c), first, "but it is another stream");
     assert_eq!(cu!(t, cuStreamSynchronize(b)), CUDA_ERROR_INVALID_HANDLE);
-    assert_eq!(
-        cu!(t, cuStreamDestroy(0xdead_0000usize as CUstream)),
-        CUDA_ERROR_INVALID_HANDLE
-    );
+    assert_eq!(cu!(t, cuStreamDestroy(0xdead_0000usize as CUstream)), CUDA_ERROR_INVALID_HANDLE);
     let e = event(&t);
     ok!(t, cuEventDestroy(e));
     assert_eq!(cu!(t, cuEventRecord(e, c)), CUDA_ERROR_INVALID_HANDLE);
     assert_eq!(event(&t), e);
     assert_eq!(sim::violations(), before + 3);
     let texts = sim::violation_texts();
-    assert!(
-        texts[before as usize].contains("was destroyed before"),
-        "{texts:?}"
-    );
-    assert!(
-        texts[before as usize + 1].contains("was never created"),
-        "{texts:?}"
-    );
+    assert!(texts[before as usize].contains("was destroyed before"), "{texts:?}");
+    assert!(texts[before as usize + 1].contains("was never created"), "{texts:?}");
     // Null is an error of the ordinary kind.
     assert_eq!(cu!(t, cuEventQuery(null_mut())), CUDA_ERROR_INVALID_HANDLE);
-    assert_eq!(
-        cu!(t, cuStreamDestroy(null_mut())),
-        CUDA_ERROR_INVALID_HANDLE
-    );
-    assert_eq!(
-        cu!(t, cuStreamCreate(null_mut(), 0)),
-        CUDA_ERROR_INVALID_VALUE
-    );
+    assert_eq!(cu!(t, cuStreamDestroy(null_mut())), CUDA_ERROR_INVALID_HANDLE);
+    assert_eq!(cu!(t, cuStreamCreate(null_mut(), 0)), CUDA_ERROR_INVALID_VALUE);
     assert_eq!(sim::violations(), before + 3);
     ok!(t, cuEventDestroy(e));
     ok!(t, cuStreamDestroy(c));

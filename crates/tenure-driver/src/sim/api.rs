@@ -9,7 +9,7 @@ use crate::{__fill_table, fill_table};
 
 use super::codes::*;
 use super::entry::functions;
-use super::machine::{OnViolation, is_forked_child};
+use super::machine::OnViolation;
 use super::op::{Action, Work};
 use super::queue::Locked;
 
@@ -56,9 +56,7 @@ pub enum SimError {
         call: String,
     },
     /// A failure with the code of success.
-    #[error(
-        "code 0 is success; give the code that the call should fail with, such as 2 for out of memory"
-    )]
+    #[error("code 0 is success; give the code that the call should fail with, such as 2 for out of memory")]
     NotAFailure,
     /// A device that the machine does not have.
     #[error("there is no simulated device {device}; the machine has {count}")]
@@ -88,14 +86,8 @@ pub fn table() -> Table {
     fill_table!(functions)
 }
 
-fn on_stream<R>(
-    stream: CUstream,
-    f: impl FnOnce(&mut Locked, u64, usize) -> Result<R, i32>,
-) -> Result<R, SimError> {
-    if is_forked_child() {
-        return Err(SimError::driver(NOT_INITIALIZED));
-    }
-    let mut m = Locked::new();
+fn on_stream<R>(stream: CUstream, f: impl FnOnce(&mut Locked, u64, usize) -> Result<R, i32>) -> Result<R, SimError> {
+    let mut m = Locked::unless_forked().ok_or(SimError::driver(NOT_INITIALIZED))?;
     let uid = m.stream_of(stream as usize).map_err(SimError::driver)?;
     let device = m.stream(uid).map_err(SimError::driver)?.device;
     f(&mut m, uid, device).map_err(SimError::driver)
@@ -109,9 +101,7 @@ fn on_stream<R>(
 /// [`SimError::Driver`] with the code that a launch would answer: no current context for a special handle (201), a
 /// fault of the device, a capture that is dead (901).
 pub fn busy(stream: CUstream, time: Duration) -> Result<(), SimError> {
-    on_stream(stream, |m, uid, _| {
-        m.submit(uid, Work::Wait(time), Vec::new(), &[]).map(drop)
-    })
+    on_stream(stream, |m, uid, _| m.submit(uid, Work::Wait(time), Vec::new(), &[]).map(drop))
 }
 
 /// An access of a pretended kernel to memory of the device. Addresses and lengths are in bytes.
@@ -151,24 +141,10 @@ pub enum Access {
 /// # Errors
 ///
 /// As [`busy`].
-pub fn launch(
-    stream: CUstream,
-    reads: &[(u64, usize)],
-    writes: &[(u64, usize, u8)],
-) -> Result<(), SimError> {
-    let reads = reads
-        .iter()
-        .map(|(at, len)| Access::Read { at: *at, len: *len });
-    let writes = writes.iter().map(|(at, len, byte)| Access::Write {
-        at: *at,
-        len: *len,
-        byte: *byte,
-    });
-    launch_for(
-        stream,
-        Duration::ZERO,
-        &reads.chain(writes).collect::<Vec<_>>(),
-    )
+pub fn launch(stream: CUstream, reads: &[(u64, usize)], writes: &[(u64, usize, u8)]) -> Result<(), SimError> {
+    let reads = reads.iter().map(|(at, len)| Access::Read { at: *at, len: *len });
+    let writes = writes.iter().map(|(at, len, byte)| Access::Write { at: *at, len: *len, byte: *byte });
+    launch_for(stream, Duration::ZERO, &reads.chain(writes).collect::<Vec<_>>())
 }
 
 /// [`launch`] of any accesses, made in their order after `time` has passed.
@@ -179,25 +155,13 @@ pub fn launch(
 pub fn launch_for(stream: CUstream, time: Duration, accesses: &[Access]) -> Result<(), SimError> {
     let action = |a: &Access| match *a {
         Access::Read { at, len } => Action::Read { src: at, len },
-        Access::Write { at, len, byte } => Action::Fill {
-            dst: at,
-            value: byte,
-            len,
-        },
-        Access::Verify { at, len, byte } => Action::Verify {
-            src: at,
-            value: byte,
-            len,
-        },
+        Access::Write { at, len, byte } => Action::Fill { dst: at, value: byte, len },
+        Access::Verify { at, len, byte } => Action::Verify { src: at, value: byte, len },
     };
     let actions: Arc<[Action]> = accesses.iter().map(action).collect();
     on_stream(stream, |m, uid, device| {
         let touch = Work::Touch { device, actions };
-        let (work, then) = if time.is_zero() {
-            (touch, Vec::new())
-        } else {
-            (Work::Wait(time), vec![touch])
-        };
+        let (work, then) = if time.is_zero() { (touch, Vec::new()) } else { (Work::Wait(time), vec![touch]) };
         m.submit(uid, work, then, &[]).map(drop)
     })
 }
@@ -215,11 +179,9 @@ pub fn mismatches() -> u64 {
 ///
 /// [`SimError::UnknownDevice`].
 pub fn fault(device: i32, code: i32) -> Result<(), SimError> {
-    let mut m = Locked::new();
+    let mut m = Locked::unless_forked().ok_or(SimError::driver(NOT_INITIALIZED))?;
     let count = m.devices.len();
-    let device = m
-        .device(device)
-        .map_err(|_| SimError::UnknownDevice { device, count })?;
+    let device = m.device(device).map_err(|_| SimError::UnknownDevice { device, count })?;
     m.devices[device].fault = code;
     m.note_done();
     Ok(())
@@ -227,19 +189,22 @@ pub fn fault(device: i32, code: i32) -> Result<(), SimError> {
 
 /// Chooses what a call with a destroyed or invented handle does, and returns the former choice.
 pub fn on_violation(choice: OnViolation) -> OnViolation {
-    std::mem::replace(&mut Locked::new().on_violation, choice)
+    match Locked::unless_forked() {
+        Some(mut m) => std::mem::replace(&mut m.on_violation, choice),
+        None => choice,
+    }
 }
 
 /// How many violations were recorded.
 #[must_use]
 pub fn violations() -> u64 {
-    Locked::new().violations.len() as u64
+    Locked::unless_forked().map_or(0, |m| m.violations.len() as u64)
 }
 
 /// The violations recorded so far, as sentences.
 #[must_use]
 pub fn violation_texts() -> Vec<String> {
-    Locked::new().violations.clone()
+    Locked::unless_forked().map_or_else(Vec::new, |m| m.violations.clone())
 }
 
 /// Switches the check of order on or off, and returns whether it was on. It starts with no past, so switch it on while
@@ -247,7 +212,9 @@ pub fn violation_texts() -> Vec<String> {
 /// before it: a read and a write, or two writes, of the same physical bytes that nothing in the *program* orders are a
 /// race, also when this run happened to make them one after the other.
 pub fn check_order(on: bool) -> bool {
-    let mut m = Locked::new();
+    let Some(mut m) = Locked::unless_forked() else {
+        return false;
+    };
     let before = m.checker.take().is_some();
     m.checker = on.then(Default::default);
     before
@@ -256,13 +223,13 @@ pub fn check_order(on: bool) -> bool {
 /// How many races the check of order has found since it was switched on.
 #[must_use]
 pub fn races() -> u64 {
-    Locked::new().races().0
+    Locked::unless_forked().map_or(0, |m| m.races().0)
 }
 
 /// The first 64 races found, as sentences.
 #[must_use]
 pub fn race_texts() -> Vec<String> {
-    Locked::new().races().1
+    Locked::unless_forked().map_or_else(Vec::new, |m| m.races().1)
 }
 
 static TEST: Mutex<()> = Mutex::new(());
@@ -285,7 +252,5 @@ impl Drop for TestLock {
 /// Waits for the other tests of this process that change the whole machine (faults, schedules, counts) and keeps them
 /// away until dropped. Dropping puts back: workers, no planned failures, violations abort.
 pub fn test_lock() -> TestLock {
-    TestLock {
-        _guard: TEST.lock(),
-    }
+    TestLock { _guard: TEST.lock() }
 }

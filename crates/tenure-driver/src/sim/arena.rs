@@ -13,10 +13,7 @@ pub(super) struct Arena {
 
 impl Arena {
     pub(super) fn new(base: u64, len: u64) -> Arena {
-        let mut arena = Arena {
-            by_start: BTreeMap::new(),
-            by_len: BTreeSet::new(),
-        };
+        let mut arena = Arena { by_start: BTreeMap::new(), by_len: BTreeSet::new() };
         arena.add(base, len);
         arena
     }

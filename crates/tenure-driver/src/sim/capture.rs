@@ -82,21 +82,12 @@ const fn kills(code: i32) -> [Outcome; 4] {
 pub const CAPTURE_RULES: &[CaptureRule] = &[
     CaptureRule {
         class: CallClass::Question,
-        calls: &[
-            "cuStreamIsCapturing",
-            "cuStreamGetCaptureInfo",
-            "cuStreamGetCtx",
-        ],
+        calls: &["cuStreamIsCapturing", "cuStreamGetCaptureInfo", "cuStreamGetCtx"],
         outcomes: WORKS,
     },
     CaptureRule {
         class: CallClass::Identity,
-        calls: &[
-            "cuStreamGetId",
-            "cuStreamGetFlags",
-            "cuStreamSynchronize",
-            "cuStreamQuery",
-        ],
+        calls: &["cuStreamGetId", "cuStreamGetFlags", "cuStreamSynchronize", "cuStreamQuery"],
         outcomes: kills(CAPTURE_UNSUPPORTED),
     },
     CaptureRule {
@@ -153,11 +144,7 @@ pub const CAPTURE_RULES: &[CaptureRule] = &[
         ],
         outcomes: WORKS,
     },
-    CaptureRule {
-        class: CallClass::Isolation,
-        calls: &["cuStreamWaitEvent"],
-        outcomes: kills(CAPTURE_ISOLATION),
-    },
+    CaptureRule { class: CallClass::Isolation, calls: &["cuStreamWaitEvent"], outcomes: kills(CAPTURE_ISOLATION) },
     CaptureRule {
         class: CallClass::CapturedEvent,
         calls: &["cuEventQuery", "cuEventSynchronize"],
@@ -170,13 +157,7 @@ pub const CAPTURE_RULES: &[CaptureRule] = &[
     },
     CaptureRule {
         class: CallClass::LegacyUse,
-        calls: &[
-            "cuStreamGetId",
-            "cuStreamGetFlags",
-            "cuEventRecord",
-            "cuStreamWaitEvent",
-            "cuStreamSynchronize",
-        ],
+        calls: &["cuStreamGetId", "cuStreamGetFlags", "cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize"],
         outcomes: kills(CAPTURE_IMPLICIT),
     },
 ];
@@ -207,15 +188,11 @@ pub(super) struct Capture {
 
 impl Capture {
     fn situation(&self) -> Situation {
-        if self.mode == CU_STREAM_CAPTURE_MODE_RELAXED
-            || thread::mode() == CU_STREAM_CAPTURE_MODE_RELAXED
-        {
+        if self.mode == CU_STREAM_CAPTURE_MODE_RELAXED || thread::mode() == CU_STREAM_CAPTURE_MODE_RELAXED {
             Situation::Relaxed
         } else if self.owner == thread::id() {
             Situation::CapturingThread
-        } else if self.mode == CU_STREAM_CAPTURE_MODE_GLOBAL
-            && thread::mode() == CU_STREAM_CAPTURE_MODE_GLOBAL
-        {
+        } else if self.mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread::mode() == CU_STREAM_CAPTURE_MODE_GLOBAL {
             Situation::OtherThreadGlobal
         } else {
             Situation::OtherThreadLocal
@@ -229,11 +206,7 @@ impl Machine {
     /// # Errors
     ///
     /// The code that the call must answer.
-    pub(super) fn judge(
-        &mut self,
-        class: CallClass,
-        concerns: impl Fn(&Capture) -> bool,
-    ) -> Result<(), i32> {
+    pub(super) fn judge(&mut self, class: CallClass, concerns: impl Fn(&Capture) -> bool) -> Result<(), i32> {
         if self.captures.is_empty() {
             return Ok(());
         }
@@ -258,12 +231,7 @@ impl Machine {
 
     /// The rule for a call of a class that concerns one stream: the capture it takes part in, or, for the legacy stream,
     /// those of blocking streams.
-    pub(super) fn judge_stream(
-        &mut self,
-        uid: u64,
-        own: CallClass,
-        legacy: CallClass,
-    ) -> Result<(), i32> {
+    pub(super) fn judge_stream(&mut self, uid: u64, own: CallClass, legacy: CallClass) -> Result<(), i32> {
         if self.captures.is_empty() {
             return Ok(());
         }
@@ -305,12 +273,7 @@ impl Machine {
         let graph = c.graph;
         // A record is an edge, not a node.
         if !matches!(work, Work::Record { .. }) {
-            let tail = self
-                .stream(uid)?
-                .taking
-                .as_ref()
-                .map(|t| t.tail.clone())
-                .unwrap_or_default();
+            let tail = self.stream(uid)?.taking.as_ref().map(|t| t.tail.clone()).unwrap_or_default();
             let node = self.graph(graph)?.add(work, then, tail);
             if let Some(t) = &mut self.stream(uid)?.taking {
                 t.tail = vec![node];
@@ -334,10 +297,7 @@ impl Machine {
         self.next_capture += 1;
         let id = self.next_capture;
         let graph = self.graphs.insert(Graph::default());
-        self.stream(uid)?.taking = Some(Taking {
-            capture: id,
-            tail: Vec::new(),
-        });
+        self.stream(uid)?.taking = Some(Taking { capture: id, tail: Vec::new() });
         let capture = Capture {
             id,
             mode,
@@ -355,12 +315,7 @@ impl Machine {
     }
 
     /// A stream waits for an event of a capture: it joins, or adds an edge.
-    pub(super) fn join_capture(
-        &mut self,
-        uid: u64,
-        capture: u64,
-        nodes: &[usize],
-    ) -> Result<(), i32> {
+    pub(super) fn join_capture(&mut self, uid: u64, capture: u64, nodes: &[usize]) -> Result<(), i32> {
         let s = self.stream(uid)?;
         let (role, blocking, other) = (s.role, s.blocking, s.taking.as_ref().map(|t| t.capture));
         let Some(c) = self.captures.get_mut(&capture) else {
@@ -377,18 +332,11 @@ impl Machine {
             None => {
                 c.blocking |= blocking;
                 c.streams.push(uid);
-                self.stream(uid)?.taking = Some(Taking {
-                    capture,
-                    tail: nodes.to_vec(),
-                });
+                self.stream(uid)?.taking = Some(Taking { capture, tail: nodes.to_vec() });
             }
             Some(own) if own == capture => {
                 if let Some(t) = &mut self.stream(uid)?.taking {
-                    let new = nodes
-                        .iter()
-                        .filter(|n| !t.tail.contains(n))
-                        .copied()
-                        .collect::<Vec<_>>();
+                    let new = nodes.iter().filter(|n| !t.tail.contains(n)).copied().collect::<Vec<_>>();
                     t.tail.extend(new);
                 }
             }
@@ -401,6 +349,30 @@ impl Machine {
             }
         }
         Ok(())
+    }
+
+    /// A stream that takes part in a capture is destroyed: the capture is over, and with its origin it disappears.
+    pub(super) fn leave_capture(&mut self, uid: u64) {
+        let Some(id) = self.capture_of(uid).map(|c| c.id) else {
+            return;
+        };
+        let Some(c) = self.captures.get_mut(&id) else {
+            return;
+        };
+        c.dead = true;
+        c.streams.retain(|s| *s != uid);
+        if let Some(s) = self.streams.get_mut(&uid) {
+            s.taking = None;
+        }
+        let origin = self.captures.get(&id).is_some_and(|c| c.origin == uid);
+        if origin && let Some(c) = self.captures.remove(&id) {
+            for s in &c.streams {
+                if let Some(s) = self.streams.get_mut(s) {
+                    s.taking = None;
+                }
+            }
+            self.graph_destroy(c.graph).ok();
+        }
     }
 
     /// Ends the capture that began on a stream and returns its graph.
@@ -425,19 +397,13 @@ impl Machine {
             }
         }
         let joined = self.graphs.get(c.graph).is_some_and(|g| {
-            let (origin, others) = tails
-                .split_first()
-                .map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
+            let (origin, others) = tails.split_first().map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
             let before = g.ancestors(origin);
             others.iter().flatten().all(|n| before.contains(n))
         });
         if c.dead || !joined {
             self.graph_destroy(c.graph)?;
-            return Err(if c.dead {
-                CAPTURE_INVALIDATED
-            } else {
-                CAPTURE_UNJOINED
-            });
+            return Err(if c.dead { CAPTURE_INVALIDATED } else { CAPTURE_UNJOINED });
         }
         Ok(c.graph)
     }

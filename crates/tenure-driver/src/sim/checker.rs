@@ -73,21 +73,14 @@ impl Checker {
             holes.push((next, end));
         }
         for (start, end) in holes {
-            let empty = Cell {
-                end,
-                ..Cell::default()
-            };
+            let empty = Cell { end, ..Cell::default() };
             self.cells.insert((space, start), empty);
         }
     }
 
     fn forget(&mut self, space: usize, at: u64, len: u64) {
         self.carve(space, at, at + len);
-        let keys: Vec<_> = self
-            .cells
-            .range((space, at)..(space, at + len))
-            .map(|(k, _)| *k)
-            .collect();
+        let keys: Vec<_> = self.cells.range((space, at)..(space, at + len)).map(|(k, _)| *k).collect();
         for key in keys {
             self.cells.remove(&key);
         }
@@ -106,22 +99,11 @@ impl Checker {
             }
         }
         if write {
-            let keys: Vec<_> = self
-                .cells
-                .range((space, at)..(space, end))
-                .map(|(k, _)| *k)
-                .collect();
+            let keys: Vec<_> = self.cells.range((space, at)..(space, end)).map(|(k, _)| *k).collect();
             for key in keys {
                 self.cells.remove(&key);
             }
-            self.cells.insert(
-                (space, at),
-                Cell {
-                    end,
-                    write: Some(me),
-                    reads: Vec::new(),
-                },
-            );
+            self.cells.insert((space, at), Cell { end, write: Some(me), reads: Vec::new() });
         } else {
             for (_, cell) in self.cells.range_mut((space, at)..(space, end)) {
                 cell.reads.retain(|r| r.0 != me.0);
@@ -172,11 +154,7 @@ impl Machine {
     pub(super) fn clock_of_device(&self, device: usize) -> Clock {
         let mut clock = Clock::default();
         if let Some(c) = &self.checker {
-            for s in self.devices[device]
-                .streams
-                .iter()
-                .filter_map(|s| self.streams.get(s))
-            {
+            for s in self.devices[device].streams.iter().filter_map(|s| self.streams.get(s)) {
                 clock.join(&s.clock);
             }
             if let Some([all, _]) = c.gone.get(&device) {
@@ -188,11 +166,7 @@ impl Machine {
 
     /// What an operation of the legacy stream is ordered after, beside the streams that are still there.
     pub(super) fn clock_of_gone_blocking(&self, device: usize) -> Option<&Clock> {
-        self.checker
-            .as_ref()?
-            .gone
-            .get(&device)
-            .map(|[_, blocking]| blocking)
+        self.checker.as_ref()?.gone.get(&device).map(|[_, blocking]| blocking)
     }
 
     /// Keeps the clock of a stream that disappears.
@@ -233,8 +207,6 @@ impl Machine {
     }
 
     pub(super) fn races(&self) -> (u64, Vec<String>) {
-        self.checker
-            .as_ref()
-            .map_or((0, Vec::new()), |c| (c.count, c.races.clone()))
+        self.checker.as_ref().map_or((0, Vec::new()), |c| (c.count, c.races.clone()))
     }
 }

@@ -9,7 +9,7 @@ use super::capture::CallClass;
 use super::codes::*;
 use super::machine::Machine;
 use super::op::Work;
-use super::stream::{Clock, Point, Role};
+use super::stream::{Clock, Point};
 
 /// What the latest record of an event means.
 #[derive(Clone)]
@@ -61,34 +61,21 @@ impl Machine {
         }
         self.issues += 1;
         let issue = self.issues;
-        let (recorded, clock) =
-            match self.submit(uid, Work::Record { event, issue }, Vec::new(), &[])? {
-                Some(point) => (Recorded::At(vec![point]), self.stream(uid)?.clock.clone()),
-                None => {
-                    let taking = self.stream(uid)?.taking.as_ref().ok_or(UNKNOWN)?;
-                    (
-                        Recorded::Captured {
-                            capture: taking.capture,
-                            nodes: taking.tail.clone(),
-                        },
-                        Clock::default(),
-                    )
-                }
-            };
-        // An instant record has stamped the event already; its number tells.
+        let (recorded, clock) = match self.submit(uid, Work::Record { event, issue }, Vec::new(), &[])? {
+            Some(point) => (Recorded::At(vec![point]), self.stream(uid)?.clock.clone()),
+            None => {
+                let taking = self.stream(uid)?.taking.as_ref().ok_or(UNKNOWN)?;
+                (Recorded::Captured { capture: taking.capture, nodes: taking.tail.clone() }, Clock::default())
+            }
+        };
         let e = self.event(event)?;
-        let reached = e.issue == issue;
-        e.issue = issue;
-        e.recorded = recorded;
-        e.clock = clock;
-        if !reached {
-            e.time = None;
-        }
+        (e.recorded, e.clock, e.issue, e.time) = (recorded, clock, issue, None);
+        // An instant record was reached before its number was known here.
         self.stamp_if_passed(event);
         Ok(())
     }
 
-    fn stamp_if_passed(&mut self, event: usize) {
+    pub(super) fn stamp_if_passed(&mut self, event: usize) {
         let Some(e) = self.events.get(event) else {
             return;
         };
@@ -151,9 +138,10 @@ impl Machine {
             (Recorded::Never, None) => Ok(()),
             (Recorded::At(points), None) => {
                 let s = self.stream(uid)?;
-                let barrier = s.role == Role::Legacy;
+                // Even a wait for what is complete has its place in the implicit order.
+                let implicit = s.blocking;
                 s.clock.join(&clock);
-                if barrier || points.iter().any(|p| !self.passed(*p)) {
+                if implicit || points.iter().any(|p| !self.passed(*p)) {
                     self.submit(uid, Work::Marker, Vec::new(), &points)?;
                 }
                 Ok(())

@@ -22,12 +22,7 @@ struct Plan {
 }
 
 fn index(call: &str) -> Result<usize, SimError> {
-    CALLS
-        .iter()
-        .position(|c| c.name == call)
-        .ok_or_else(|| SimError::UnknownCall {
-            call: call.to_owned(),
-        })
+    CALLS.iter().position(|c| c.name == call).ok_or_else(|| SimError::UnknownCall { call: call.to_owned() })
 }
 
 /// Counts a call and says whether it must fail, and how.
@@ -90,10 +85,7 @@ pub fn calls(call: &str) -> u64 {
 /// The counts of all calls that were called at all, by name.
 #[must_use]
 pub fn calls_all() -> BTreeMap<&'static str, u64> {
-    let counts = CALLS
-        .iter()
-        .zip(&COUNTS)
-        .map(|(c, n)| (c.name, n.load(Ordering::Relaxed)));
+    let counts = CALLS.iter().zip(&COUNTS).map(|(c, n)| (c.name, n.load(Ordering::Relaxed)));
     counts.filter(|(_, n)| *n > 0).collect()
 }
 

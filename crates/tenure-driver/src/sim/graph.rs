@@ -30,7 +30,7 @@ struct Node {
 struct Held {
     /// References to user objects, by handle.
     objects: BTreeMap<usize, u32>,
-    /// The memory allocated while captured: its number in [`Machine::execs`]'s count, and the blocks.
+    /// The memory allocated while captured, shared by the graph and its executables.
     memory: Option<Arc<GraphMemory>>,
 }
 
@@ -56,12 +56,7 @@ impl Graph {
         let mut seen: HashSet<usize> = nodes.iter().copied().collect();
         let mut todo: Vec<usize> = nodes.to_vec();
         while let Some(n) = todo.pop() {
-            for d in self
-                .nodes
-                .get(n)
-                .map(|n| n.deps.as_slice())
-                .unwrap_or_default()
-            {
+            for d in self.nodes.get(n).map(|n| n.deps.as_slice()).unwrap_or_default() {
                 if seen.insert(*d) {
                     todo.push(*d);
                 }
@@ -144,17 +139,7 @@ impl Machine {
         }
         self.next_exec += 1;
         let id = self.next_exec;
-        self.execs.insert(
-            id,
-            Exec {
-                nodes,
-                held,
-                running: 0,
-                destroyed: false,
-                last: None,
-                clock: Clock::default(),
-            },
-        );
+        self.execs.insert(id, Exec { nodes, held, running: 0, destroyed: false, last: None, clock: Clock::default() });
         Ok(self.exec_handles.insert(id))
     }
 
@@ -227,10 +212,7 @@ impl Machine {
     }
 
     fn exec_end(&mut self, id: u64) {
-        let over = self
-            .execs
-            .get(&id)
-            .is_some_and(|e| e.destroyed && e.running == 0);
+        let over = self.execs.get(&id).is_some_and(|e| e.destroyed && e.running == 0);
         if over && let Some(e) = self.execs.remove(&id) {
             // The destructor of a user object tells the host that the launches are over.
             self.learn(&e.clock);
@@ -252,11 +234,7 @@ impl Machine {
     }
 
     pub(super) fn object_create(&mut self, destroy: HostFn, data: usize, references: u32) -> usize {
-        self.objects.insert(UserObject {
-            destroy,
-            data,
-            references,
-        })
+        self.objects.insert(UserObject { destroy, data, references })
     }
 
     /// Gives references back; with the last one the destructor is owed.
@@ -268,11 +246,7 @@ impl Machine {
         if o.references == 0
             && let Some(o) = self.objects.remove(handle)
         {
-            self.owe(Callback {
-                function: o.destroy,
-                data: o.data,
-                then: None,
-            });
+            self.owe(Callback { function: o.destroy, data: o.data, then: None });
         }
     }
 
@@ -286,13 +260,7 @@ impl Machine {
     }
 
     /// A graph takes `n` references: new ones, or with `moved` the caller's.
-    pub(super) fn graph_retain(
-        &mut self,
-        graph: usize,
-        object: usize,
-        n: u32,
-        moved: bool,
-    ) -> Result<(), i32> {
+    pub(super) fn graph_retain(&mut self, graph: usize, object: usize, n: u32, moved: bool) -> Result<(), i32> {
         self.graph(graph)?;
         let o = self.object(object)?;
         if n == 0 || (moved && n > o.references) {
@@ -321,12 +289,9 @@ impl Machine {
         let at = self.take_segment(device, taken)?;
         self.memory.add(at, bytes, taken, device, Owner::Graph(id));
         let held = &mut self.graph(graph)?.held;
-        let memory = held.memory.get_or_insert_with(|| {
-            Arc::new(GraphMemory {
-                id,
-                segments: crate::sync::Mutex::new(Vec::new()),
-            })
-        });
+        let memory = held
+            .memory
+            .get_or_insert_with(|| Arc::new(GraphMemory { id, segments: crate::sync::Mutex::new(Vec::new()) }));
         memory.segments.lock().push(at);
         self.submit(uid, Work::Marker, Vec::new(), &[])?;
         Ok(at)

@@ -49,11 +49,7 @@ pub(super) struct Slots<T> {
 
 impl<T> Slots<T> {
     pub(super) const fn new(kind: Kind) -> Self {
-        Slots {
-            kind,
-            items: Vec::new(),
-            free: Vec::new(),
-        }
+        Slots { kind, items: Vec::new(), free: Vec::new() }
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -75,11 +71,7 @@ impl<T> Slots<T> {
 
     fn index(&self, handle: usize) -> Option<usize> {
         let at = handle.checked_sub(self.kind.base())?;
-        if at % STRIDE != 0 {
-            None
-        } else {
-            (at / STRIDE).checked_sub(1)
-        }
+        if at % STRIDE != 0 { None } else { (at / STRIDE).checked_sub(1) }
     }
 
     pub(super) fn get(&self, handle: usize) -> Option<&T> {
@@ -105,10 +97,7 @@ impl<T> Slots<T> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         let base = self.kind.base();
-        self.items
-            .iter()
-            .enumerate()
-            .filter_map(move |(at, i)| Some((base + (at + 1) * STRIDE, i.as_ref()?)))
+        self.items.iter().enumerate().filter_map(move |(at, i)| Some((base + (at + 1) * STRIDE, i.as_ref()?)))
     }
 }
 
@@ -125,15 +114,7 @@ mod tests {
         assert_eq!(s.remove(c), None, "a second destroy finds nothing");
         assert_eq!(s.insert('d'), c);
         assert_eq!(s.insert('e'), a);
-        assert_eq!(
-            (s.get(b), s.get(c), s.get(a)),
-            (Some(&'b'), Some(&'d'), Some(&'e'))
-        );
-        assert!(
-            !s.was_issued(a + 1)
-                && s.get(a + 1).is_none()
-                && s.get(0).is_none()
-                && s.get(usize::MAX).is_none()
-        );
+        assert_eq!((s.get(b), s.get(c), s.get(a)), (Some(&'b'), Some(&'d'), Some(&'e')));
+        assert!(!s.was_issued(a + 1) && s.get(a + 1).is_none() && s.get(0).is_none() && s.get(usize::MAX).is_none());
     }
 }

@@ -40,10 +40,7 @@ impl Default for Config {
     /// says nothing: two devices that have a quarter of the machine's memory together.
     fn default() -> Config {
         let var = |name| std::env::var(name).ok();
-        Config::from_texts(
-            var("TENURE_SIM_DEVICES").as_deref(),
-            var("TENURE_SIM_MEMORY").as_deref(),
-        )
+        Config::from_texts(var("TENURE_SIM_DEVICES").as_deref(), var("TENURE_SIM_MEMORY").as_deref())
     }
 }
 
@@ -54,9 +51,7 @@ impl Config {
             None => 2,
             Some((_, Ok(n))) if (1..=MAX_DEVICES).contains(&n) => n,
             Some((text, _)) => {
-                say(&format!(
-                    "TENURE_SIM_DEVICES={text} is not a number from 1 to {MAX_DEVICES}; using 2."
-                ));
+                say_once(&format!("TENURE_SIM_DEVICES={text} is not a number from 1 to {MAX_DEVICES}; using 2."));
                 2
             }
         };
@@ -65,9 +60,7 @@ impl Config {
             None => share,
             Some((_, Some(n))) if n > 0 => n,
             Some((text, _)) => {
-                say(&format!(
-                    "TENURE_SIM_MEMORY={text} is not a size such as 512MiB; using {share} bytes."
-                ));
+                say_once(&format!("TENURE_SIM_MEMORY={text} is not a size such as 512MiB; using {share} bytes."));
                 share
             }
         };
@@ -75,15 +68,8 @@ impl Config {
     }
 
     fn checked(mut self) -> Result<Config, SimError> {
-        if self.devices == 0
-            || self.devices > MAX_DEVICES
-            || self.memory == 0
-            || self.memory > 1 << 44
-        {
-            return Err(SimError::BadConfig {
-                devices: self.devices,
-                memory: self.memory,
-            });
+        if self.devices == 0 || self.devices > MAX_DEVICES || self.memory == 0 || self.memory > 1 << 44 {
+            return Err(SimError::BadConfig { devices: self.devices, memory: self.memory });
         }
         self.memory = self.memory.next_multiple_of(2 << 20);
         Ok(self)
@@ -113,8 +99,10 @@ pub fn configure(config: Config) -> Result<(), SimError> {
 /// How the machine is built, or would be built if it were used now.
 #[must_use]
 pub fn config() -> Config {
-    if STARTED.load(Ordering::Acquire) {
-        return Locked::new().config;
+    if STARTED.load(Ordering::Acquire)
+        && let Some(m) = Locked::unless_forked()
+    {
+        return m.config;
     }
     let slot = CONFIG.lock();
     slot.unwrap_or_default()
@@ -127,11 +115,9 @@ pub fn config() -> Config {
 /// [`SimError::UnknownDevice`]; [`SimError::BadMemory`] for less than is in use, and for more than the machine was built
 /// with.
 pub fn set_memory(device: i32, bytes: u64) -> Result<(), SimError> {
-    let mut m = Locked::new();
+    let mut m = Locked::unless_forked().ok_or(SimError::Driver { code: NOT_INITIALIZED })?;
     let (built, count) = (m.config.memory, m.devices.len());
-    let at = m
-        .device(device)
-        .map_err(|_| SimError::UnknownDevice { device, count })?;
+    let at = m.device(device).map_err(|_| SimError::UnknownDevice { device, count })?;
     let d = &mut m.devices[at];
     if bytes < d.used || bytes > built {
         let used = d.used;
@@ -170,11 +156,7 @@ pub(super) struct Device {
 impl Device {
     /// The code of a fault that the device has met.
     pub(super) fn check(&self) -> Result<(), i32> {
-        if self.fault == 0 {
-            Ok(())
-        } else {
-            Err(self.fault)
-        }
+        if self.fault == 0 { Ok(()) } else { Err(self.fault) }
     }
 }
 
@@ -229,10 +211,7 @@ static SIM: Lazy<Sim> = Lazy::new(|| {
     };
     // SAFETY: the handler only stores to an atomic, which is allowed in a child between fork and exec.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-    let config = config.checked().unwrap_or(Config {
-        devices: 1,
-        memory: 1 << 30,
-    });
+    let config = config.checked().unwrap_or(Config { devices: 1, memory: 1 << 30 });
     Sim {
         machine: Mutex::new(Machine::new(config)),
         work: Condvar::new(),
@@ -248,6 +227,16 @@ extern "C" fn forked() {
 /// The machine of this process.
 pub(super) fn sim() -> &'static Sim {
     &SIM
+}
+
+/// [`say`] for settings, which are read more than once.
+fn say_once(text: &str) {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut said = SAID.lock();
+    if !said.iter().any(|t| t == text) {
+        say(text);
+        said.push(text.to_owned());
+    }
 }
 
 /// Writes one line to stderr; where that fails there is nobody to tell.
@@ -336,10 +325,7 @@ impl Machine {
 
     /// The device of an ordinal.
     pub(super) fn device(&self, ordinal: i32) -> Result<usize, i32> {
-        usize::try_from(ordinal)
-            .ok()
-            .filter(|d| *d < self.devices.len())
-            .ok_or(INVALID_DEVICE)
+        usize::try_from(ordinal).ok().filter(|d| *d < self.devices.len()).ok_or(INVALID_DEVICE)
     }
 
     /// Takes `len` bytes of a device's memory into account.
@@ -359,11 +345,7 @@ impl Machine {
 
     /// A handle value that nothing stands behind. Returns the code for the call.
     pub(super) fn bad_handle(&mut self, kind: Kind, handle: usize, issued: bool) -> i32 {
-        let why = if issued {
-            "was destroyed before"
-        } else {
-            "was never created"
-        };
+        let why = if issued { "was destroyed before" } else { "was never created" };
         self.violate(format!(
             "a driver call was given the {} {handle:#x}, which {why}; a real driver would follow a dangling pointer here",
             kind.name()
@@ -386,13 +368,7 @@ impl Machine {
 /// The start of every driver call: counts it, lets a planned fault strike, refuses what no call may do, and runs the
 /// body under the lock.
 pub(super) fn enter(call: CallId, body: impl FnOnce(&mut Locked) -> Result<(), i32>) -> i32 {
-    enter_early(call, |m| {
-        if m.ready {
-            body(m)
-        } else {
-            Err(NOT_INITIALIZED)
-        }
-    })
+    enter_early(call, |m| if m.ready { body(m) } else { Err(NOT_INITIALIZED) })
 }
 
 /// [`enter`] for the calls that work before `cuInit`.
@@ -433,40 +409,11 @@ mod tests {
     #[test]
     fn the_environment_is_read_with_care() {
         let c = Config::from_texts(Some("3"), Some("1GiB"));
-        assert_eq!(
-            c,
-            Config {
-                devices: 3,
-                memory: 1 << 30
-            }
-        );
+        assert_eq!(c, Config { devices: 3, memory: 1 << 30 });
         let c = Config::from_texts(Some("none"), Some("lots"));
         assert_eq!((c.devices, c.memory), (2, os::physical() / 8));
-        assert!(
-            Config {
-                devices: 0,
-                memory: 1
-            }
-            .checked()
-            .is_err()
-        );
-        assert!(
-            Config {
-                devices: 1,
-                memory: u64::MAX
-            }
-            .checked()
-            .is_err()
-        );
-        assert_eq!(
-            Config {
-                devices: 1,
-                memory: 1
-            }
-            .checked()
-            .unwrap()
-            .memory,
-            2 << 20
-        );
+        assert!(Config { devices: 0, memory: 1 }.checked().is_err());
+        assert!(Config { devices: 1, memory: u64::MAX }.checked().is_err());
+        assert_eq!(Config { devices: 1, memory: 1 }.checked().unwrap().memory, 2 << 20);
     }
 }

@@ -90,17 +90,7 @@ impl Memory {
 
     pub(super) fn add(&mut self, at: u64, len: u64, taken: u64, device: usize, owner: Owner) {
         self.ids += 1;
-        self.blocks.insert(
-            at,
-            Block {
-                len,
-                taken,
-                device,
-                owner,
-                leaving: false,
-                id: self.ids,
-            },
-        );
+        self.blocks.insert(at, Block { len, taken, device, owner, leaving: false, id: self.ids });
     }
 
     /// The block that `at` lies in.
@@ -122,10 +112,7 @@ impl Memory {
     }
 
     fn in_space(&self, at: u64) -> bool {
-        self.spaces
-            .iter()
-            .flatten()
-            .any(|s| at >= s.base && at - s.base < s.len)
+        self.spaces.iter().flatten().any(|s| at >= s.base && at - s.base < s.len)
     }
 }
 
@@ -154,11 +141,7 @@ impl Machine {
                 let base = os::reserve(len, LARGE as usize)?;
                 os::protect(base, len, true, true).then_some((base as u64, len as u64))
             })?;
-            *slot = Some(Space {
-                base,
-                len,
-                arena: Arena::new(base, len),
-            });
+            *slot = Some(Space { base, len, arena: Arena::new(base, len) });
         }
         slot.as_mut()?.arena.take(len, align)
     }
@@ -208,14 +191,11 @@ impl Machine {
         if len == 0 {
             return Err(INVALID_VALUE);
         }
-        let taken = len
-            .checked_next_multiple_of(os::page() as u64)
-            .ok_or(OUT_OF_MEMORY)?;
+        let taken = len.checked_next_multiple_of(os::page() as u64).ok_or(OUT_OF_MEMORY)?;
         if taken > os::physical().saturating_sub(self.memory.host_used) {
             return Err(OUT_OF_MEMORY);
         }
-        let at = os::map(usize::try_from(taken).map_err(|_| OUT_OF_MEMORY)?).ok_or(OUT_OF_MEMORY)?
-            as u64;
+        let at = os::map(usize::try_from(taken).map_err(|_| OUT_OF_MEMORY)?).ok_or(OUT_OF_MEMORY)? as u64;
         self.memory.host_used += taken;
         self.renew(at, taken);
         self.memory.add(at, len, taken, device, owner);
@@ -237,11 +217,7 @@ impl Machine {
     /// # Errors
     ///
     /// [`INVALID_VALUE`] when no live block starts there or `fits` refuses it.
-    pub(super) fn leave(
-        &mut self,
-        at: u64,
-        fits: impl FnOnce(&Block) -> bool,
-    ) -> Result<Block, i32> {
+    pub(super) fn leave(&mut self, at: u64, fits: impl FnOnce(&Block) -> bool) -> Result<Block, i32> {
         match self.memory.blocks.get_mut(&at) {
             Some(b) if !b.leaving && fits(b) => {
                 b.leaving = true;
@@ -258,11 +234,7 @@ impl Machine {
         };
         let mut at = at;
         while at < end {
-            match self
-                .memory
-                .end_of(at)
-                .or_else(|| self.vmm.end_of(device, at, write))
-            {
+            match self.memory.end_of(at).or_else(|| self.vmm.end_of(device, at, write)) {
                 Some(next) => at = next,
                 None => return false,
             }

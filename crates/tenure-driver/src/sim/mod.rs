@@ -77,8 +77,8 @@ mod thread;
 mod vmm;
 
 pub use api::{
-    Access, SimError, TestLock, busy, check_order, fault, launch, launch_for, mismatches,
-    on_violation, race_texts, races, table, test_lock, violation_texts, violations,
+    Access, SimError, TestLock, busy, check_order, fault, launch, launch_for, mismatches, on_violation, race_texts,
+    races, table, test_lock, violation_texts, violations,
 };
 pub use capture::{CAPTURE_RULES, CallClass, CaptureRule, Outcome, Situation, capture_outcome};
 pub use fault::{calls, calls_all, fail_clear, fail_next, reset_calls};

@@ -27,10 +27,7 @@ pub(super) enum Work {
     /// Keeps the stream busy.
     Wait(Duration),
     /// Reads and writes bytes. `device` must have access to them.
-    Touch {
-        device: usize,
-        actions: Arc<[Action]>,
-    },
+    Touch { device: usize, actions: Arc<[Action]> },
     /// Gives a plain block back.
     Free { at: u64 },
     /// Runs the recorded operations of an executable graph, expanded when it starts.
@@ -40,10 +37,7 @@ pub(super) enum Work {
 impl Work {
     /// Whether it takes no time, so that it may be done under the lock.
     pub(super) fn is_instant(&self) -> bool {
-        matches!(
-            self,
-            Work::End | Work::Marker | Work::Record { .. } | Work::Free { .. }
-        )
+        matches!(self, Work::End | Work::Marker | Work::Record { .. } | Work::Free { .. })
     }
 }
 
@@ -98,21 +92,12 @@ impl Action {
     /// The ranges that it touches and that the device must have: address, length, written or not.
     pub(super) fn ranges(&self) -> [Option<(u64, usize, bool)>; 2] {
         match *self {
-            Action::Copy {
-                dst,
-                src,
-                len,
-                host_dst,
-                host_src,
-            } => [
-                (!host_dst).then_some((dst, len, true)),
-                (!host_src).then_some((src, len, false)),
-            ],
+            Action::Copy { dst, src, len, host_dst, host_src } => {
+                [(!host_dst).then_some((dst, len, true)), (!host_src).then_some((src, len, false))]
+            }
             Action::Staged { dst, ref bytes } => [Some((dst, bytes.len(), true)), None],
             Action::Fill { dst, len, .. } => [Some((dst, len, true)), None],
-            Action::Read { src, len } | Action::Verify { src, len, .. } => {
-                [Some((src, len, false)), None]
-            }
+            Action::Read { src, len } | Action::Verify { src, len, .. } => [Some((src, len, false)), None],
         }
     }
 }
@@ -135,15 +120,9 @@ pub(super) fn perform(actions: &[Action]) {
                     std::ptr::copy(src as usize as *const u8, dst as usize as *mut u8, len);
                 }
                 Action::Staged { dst, ref bytes } => {
-                    std::ptr::copy_nonoverlapping(
-                        bytes.as_ptr(),
-                        dst as usize as *mut u8,
-                        bytes.len(),
-                    );
+                    std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst as usize as *mut u8, bytes.len());
                 }
-                Action::Fill { dst, value, len } => {
-                    std::ptr::write_bytes(dst as usize as *mut u8, value, len)
-                }
+                Action::Fill { dst, value, len } => std::ptr::write_bytes(dst as usize as *mut u8, value, len),
                 Action::Read { src, len } => {
                     let mut sum = 0u8;
                     for i in (0..len).step_by(64) {

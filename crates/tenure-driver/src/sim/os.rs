@@ -19,9 +19,7 @@ pub(super) fn page() -> usize {
 pub(super) fn physical() -> u64 {
     // SAFETY: as above.
     let n = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    u64::try_from(n)
-        .unwrap_or(1 << 18)
-        .saturating_mul(page() as u64)
+    u64::try_from(n).unwrap_or(1 << 18).saturating_mul(page() as u64)
 }
 
 /// Maps `len` bytes of private zeroed memory, readable and writable, without backing until touched.
@@ -107,16 +105,7 @@ impl Pages {
         };
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
         // SAFETY: the range lies in a reservation of this module (checked by the caller against its table).
-        let p = unsafe {
-            libc::mmap(
-                at as *mut _,
-                len,
-                libc::PROT_NONE,
-                flags,
-                self.file.as_raw_fd(),
-                offset,
-            )
-        };
+        let p = unsafe { libc::mmap(at as *mut _, len, libc::PROT_NONE, flags, self.file.as_raw_fd(), offset) };
         p != libc::MAP_FAILED
     }
 
@@ -141,17 +130,8 @@ fn memfd() -> Option<OwnedFd> {
 /// Where memory files are refused: a temporary file whose name is removed at once.
 fn unlinked() -> Option<OwnedFd> {
     let mut path = std::env::temp_dir();
-    path.push(format!(
-        "tenure-sim-{}-{:x}",
-        std::process::id(),
-        &path as *const _ as usize
-    ));
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path)
-        .ok()?;
+    path.push(format!("tenure-sim-{}-{:x}", std::process::id(), &path as *const _ as usize));
+    let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).ok()?;
     let _ = std::fs::remove_file(&path);
     Some(OwnedFd::from(file))
 }

@@ -83,10 +83,7 @@ impl Pool {
     /// Adds a free block and merges it with neighbours that may be used after the same points.
     fn give(&mut self, mut at: u64, mut len: u64, after: Vec<Point>) {
         let same = |f: &Free| {
-            f.after.len() == after.len()
-                && f.after
-                    .iter()
-                    .all(|p| after.iter().any(|q| q.0 == p.0 && p.1 <= q.1))
+            f.after.len() == after.len() && f.after.iter().all(|p| after.iter().any(|q| q.0 == p.0 && p.1 <= q.1))
         };
         if let Some((&before, f)) = self.free.range(..at).next_back()
             && before + f.len == at
@@ -159,11 +156,7 @@ impl Machine {
             }
             None => {
                 let pool = self.pool(id)?;
-                let found = if pool.internal {
-                    pool.by_len.range((len, 0)..).next().copied()
-                } else {
-                    None
-                };
+                let found = if pool.internal { pool.by_len.range((len, 0)..).next().copied() } else { None };
                 let (_, at) = found.ok_or(OUT_OF_MEMORY)?;
                 let after = pool.cut(at, len);
                 self.enqueue(uid, Work::Marker, Vec::new(), &after);
@@ -185,16 +178,11 @@ impl Machine {
             let free = pool.free.get(at);
             free.is_some_and(|f| {
                 f.after.iter().all(|p| {
-                    (pool.opportunistic || p.0 == uid || !self.passed(*p))
-                        && self.ordered(uid, *p, pool.follow_events)
+                    (pool.opportunistic || p.0 == uid || !self.passed(*p)) && self.ordered(uid, *p, pool.follow_events)
                 })
             })
         };
-        pool.by_len
-            .range((len, 0)..)
-            .take(LOOK)
-            .map(|(_, at)| *at)
-            .find(fits)
+        pool.by_len.range((len, 0)..).take(LOOK).map(|(_, at)| *at).find(fits)
     }
 
     /// Forgets points that are passed (known to the program, or `REUSE_ALLOW_OPPORTUNISTIC`) and merges neighbours that are
@@ -204,15 +192,9 @@ impl Machine {
             return;
         };
         for f in pool.free.values_mut() {
-            f.after
-                .retain(|p| !self.passed(*p) || !(pool.opportunistic || at_sync));
+            f.after.retain(|p| !self.passed(*p) || !(pool.opportunistic || at_sync));
         }
-        let clean: Vec<u64> = pool
-            .free
-            .iter()
-            .filter(|(_, f)| f.after.is_empty())
-            .map(|(at, _)| *at)
-            .collect();
+        let clean: Vec<u64> = pool.free.iter().filter(|(_, f)| f.after.is_empty()).map(|(at, _)| *at).collect();
         for at in clean {
             if let Some(f) = pool.remove_free(at) {
                 pool.give(at, f.len, f.after);
@@ -272,10 +254,7 @@ impl Machine {
         let mut gone = Vec::new();
         let chunks: Vec<(u64, u64)> = pool.chunks.iter().map(|(at, len)| (*at, *len)).collect();
         for (at, len) in chunks {
-            let idle = pool
-                .free
-                .get(&at)
-                .is_some_and(|f| f.len == len && f.after.is_empty());
+            let idle = pool.free.get(&at).is_some_and(|f| f.len == len && f.after.is_empty());
             if idle && pool.reserved - len >= keep {
                 pool.remove_free(at);
                 pool.chunks.remove(&at);
@@ -294,27 +273,14 @@ impl Machine {
     /// What pools do when the host has synchronised with a device: give back what is above their thresholds.
     pub(super) fn pools_at_sync(&mut self, device: usize) {
         let over = |p: &Pool| p.device == device && (p.reserved > p.threshold || p.destroyed);
-        let ids: Vec<u64> = self
-            .pools
-            .iter()
-            .filter(|(_, p)| over(p))
-            .map(|(id, _)| *id)
-            .collect();
+        let ids: Vec<u64> = self.pools.iter().filter(|(_, p)| over(p)).map(|(id, _)| *id).collect();
         let strict = |p: &Pool| p.device == device && !p.opportunistic;
-        let synced: Vec<u64> = self
-            .pools
-            .iter()
-            .filter(|(_, p)| strict(p))
-            .map(|(id, _)| *id)
-            .collect();
+        let synced: Vec<u64> = self.pools.iter().filter(|(_, p)| strict(p)).map(|(id, _)| *id).collect();
         for id in synced {
             self.pool_merge(id, true);
         }
         for id in ids {
-            let keep = self
-                .pools
-                .get(&id)
-                .map_or(0, |p| if p.destroyed { 0 } else { p.threshold });
+            let keep = self.pools.get(&id).map_or(0, |p| if p.destroyed { 0 } else { p.threshold });
             self.pool_trim(id, keep);
         }
     }

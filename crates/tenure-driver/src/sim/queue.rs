@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::sync::MutexGuard;
 
 use super::codes::*;
-use super::machine::{Machine, sim};
+use super::machine::{Machine, is_forked_child, sim};
 use super::op::{Action, HostFn, Op, Work, perform};
 use super::schedule::Schedule;
 use super::stream::Point;
@@ -93,8 +93,7 @@ impl Machine {
                     }
                     break;
                 }
-                let instant =
-                    head.work.is_instant() && head.then.is_empty() && self.queue.schedule.is_none();
+                let instant = head.work.is_instant() && head.then.is_empty() && self.queue.schedule.is_none();
                 let Some(s) = self.streams.get_mut(&uid) else {
                     break;
                 };
@@ -176,9 +175,7 @@ impl Machine {
             return;
         }
         if !self.queue.caller {
-            let started = std::thread::Builder::new()
-                .name("tenure-sim-host".to_owned())
-                .spawn(caller);
+            let started = std::thread::Builder::new().name("tenure-sim-host".to_owned()).spawn(caller);
             self.queue.caller = started.is_ok();
             self.queue.stranded |= !self.queue.caller;
         }
@@ -282,10 +279,7 @@ impl Machine {
 
     /// Whether a running operation touches part of the range now.
     pub(super) fn touched_now(&self, at: u64, len: usize) -> bool {
-        self.queue
-            .inflight
-            .iter()
-            .any(|(_, a, n)| *a < at + len as u64 && at < *a + *n as u64)
+        self.queue.inflight.iter().any(|(_, a, n)| *a < at + len as u64 && at < *a + *n as u64)
     }
 }
 
@@ -309,9 +303,13 @@ impl std::ops::DerefMut for Locked {
 
 impl Locked {
     pub(super) fn new() -> Locked {
-        Locked {
-            guard: sim().machine.lock(),
-        }
+        Locked { guard: sim().machine.lock() }
+    }
+
+    /// [`Locked::new`] for functions that a forked child may call, in which the lock may be held by a thread that did not
+    /// come along: `None` there.
+    pub(super) fn unless_forked() -> Option<Locked> {
+        (!is_forked_child()).then(Locked::new)
     }
 
     /// Runs `f` without the lock.
@@ -339,11 +337,7 @@ impl Locked {
                     self.unlocked(|| thread::as_callback(|| unsafe { function(data as *mut _) }));
                 }
                 Step::Call(function, data) => {
-                    return self.owe(Callback {
-                        function,
-                        data,
-                        then: Some((uid, op)),
-                    });
+                    return self.owe(Callback { function, data, then: Some((uid, op)) });
                 }
                 Step::Touch(actions) => {
                     self.check_order((uid, op.seq), &op.clock, &actions);

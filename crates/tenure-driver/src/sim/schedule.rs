@@ -19,9 +19,7 @@ pub(super) struct Schedule {
 impl Schedule {
     fn new(seed: u64) -> Schedule {
         // Any state but zero will do; the constant keeps small seeds apart.
-        Schedule {
-            state: seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
-        }
+        Schedule { state: seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 }
     }
 
     fn next(&mut self) -> u64 {
@@ -40,37 +38,41 @@ impl Schedule {
 impl Machine {
     /// One of `n` choices: random under a seeded schedule, otherwise the first.
     pub(super) fn choose(&mut self, n: usize) -> usize {
-        self.queue
-            .schedule
-            .as_mut()
-            .and_then(|s| s.pick(n))
-            .unwrap_or(0)
+        self.queue.schedule.as_mut().and_then(|s| s.pick(n)).unwrap_or(0)
     }
 }
 
 /// Stops the workers and runs operations only on demand, in a random legal order given by `seed`. Returns when nothing
 /// is running any more.
 pub fn schedule(seed: u64) {
-    let mut m = Locked::new();
+    let Some(mut m) = Locked::unless_forked() else {
+        return;
+    };
     m.queue.schedule = Some(Schedule::new(seed));
     m.settle();
+    // Whoever waits runs operations itself from now on.
+    m.note_done();
 }
 
 /// Lets the workers run again. What is queued goes on at once.
 pub fn schedule_workers() {
-    let mut m = Locked::new();
+    let Some(mut m) = Locked::unless_forked() else {
+        return;
+    };
     m.queue.schedule = None;
     m.call_workers();
 }
 
 /// Runs one operation that may run now. Returns `false` when there is none.
 pub fn step() -> bool {
-    Locked::new().run_one()
+    Locked::unless_forked().is_some_and(|mut m| m.run_one())
 }
 
 /// Runs operations until none is left that may run, and returns how many.
 pub fn run_all() -> usize {
-    let mut m = Locked::new();
+    let Some(mut m) = Locked::unless_forked() else {
+        return 0;
+    };
     let mut n = 0;
     while m.run_one() {
         n += 1;

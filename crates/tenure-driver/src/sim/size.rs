@@ -4,9 +4,7 @@
 /// (powers of 1000), KiB, MiB, GiB, TiB and K, M, G, T (powers of 1024), in any case.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
-    let split = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let number: f64 = number.parse().ok()?;
     let (power, base) = match unit.trim().to_ascii_lowercase().as_str() {
@@ -36,16 +34,7 @@ mod tests {
         assert_eq!(parse(" 512 MB "), Some(512_000_000));
         assert_eq!(parse("1.5k"), Some(1536));
         assert_eq!(parse("4096"), Some(4096));
-        for bad in [
-            "",
-            "lots",
-            "GiB",
-            "-1",
-            "1XB",
-            "1e400",
-            "99999999TiB",
-            "1.2.3",
-        ] {
+        for bad in ["", "lots", "GiB", "-1", "1XB", "1e400", "99999999TiB", "1.2.3"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }

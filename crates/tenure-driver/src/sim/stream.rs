@@ -209,34 +209,18 @@ impl Machine {
     pub(super) fn behind(&self, uid: u64) -> Vec<Point> {
         let mut points = vec![self.tip(uid)];
         if let Some(s) = self.streams.get(&uid).filter(|s| s.role == Role::Legacy) {
-            points.extend(
-                self.devices[s.device]
-                    .blocking
-                    .iter()
-                    .map(|other| self.tip(*other)),
-            );
+            points.extend(self.devices[s.device].blocking.iter().map(|other| self.tip(*other)));
         }
         points
     }
 
     /// The points at which everything that is on the device now is complete.
     pub(super) fn tips(&self, device: usize) -> Vec<Point> {
-        self.devices[device]
-            .streams
-            .iter()
-            .map(|s| self.tip(*s))
-            .filter(|p| !self.passed(*p))
-            .collect()
+        self.devices[device].streams.iter().map(|s| self.tip(*s)).filter(|p| !self.passed(*p)).collect()
     }
 
     /// Puts an operation at the end of a stream, after `extra` and what the implicit order demands.
-    pub(super) fn enqueue(
-        &mut self,
-        uid: u64,
-        work: Work,
-        then: Vec<Work>,
-        extra: &[Point],
-    ) -> Point {
+    pub(super) fn enqueue(&mut self, uid: u64, work: Work, then: Vec<Work>, extra: &[Point]) -> Point {
         let mut deps: Vec<Point> = extra.iter().copied().filter(|p| !self.passed(*p)).collect();
         let mut clock = self.order(uid, &mut deps);
         // The checker wants to know what the program orders; everything else only what is still to come.
@@ -251,11 +235,7 @@ impl Machine {
         } else if clock.len() > 16 {
             clock.retain(|p| !self.passed(p));
         }
-        let exec = if let Work::Graph { exec } = work {
-            Some(exec)
-        } else {
-            None
-        };
+        let exec = if let Work::Graph { exec } = work { Some(exec) } else { None };
         let Some(s) = self.streams.get_mut(&uid) else {
             return (uid, 0);
         };
@@ -264,14 +244,7 @@ impl Machine {
         let before = clock.clone();
         clock.add((uid, seq));
         s.clock = clock;
-        s.queue.push_back(Op {
-            seq,
-            deps,
-            work,
-            then,
-            clock: before,
-            exec,
-        });
+        s.queue.push_back(Op { seq, deps, work, then, clock: before, exec });
         if s.queue.len() == 1 && !s.running {
             self.pump(uid);
         }
@@ -323,8 +296,8 @@ impl Machine {
         let (Some(s), Some(o)) = (self.streams.get(&uid), self.streams.get(&point.0)) else {
             return true;
         };
-        let implicit = s.device == o.device
-            && ((s.role == Role::Legacy && o.blocking) || (o.role == Role::Legacy && s.blocking));
+        let implicit =
+            s.device == o.device && ((s.role == Role::Legacy && o.blocking) || (o.role == Role::Legacy && s.blocking));
         implicit || (follow_events && s.clock.covers(point))
     }
 }

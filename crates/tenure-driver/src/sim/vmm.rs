@@ -82,21 +82,13 @@ impl Vmm {
 
     /// Whether an address was given out by a reservation.
     pub(super) fn reserved(&self, at: u64) -> bool {
-        self.reservations
-            .range(..=at)
-            .next_back()
-            .is_some_and(|(start, len)| at - start < *len)
+        self.reservations.range(..=at).next_back().is_some_and(|(start, len)| at - start < *len)
     }
 
     pub(super) fn find(&self, at: u64) -> Option<Mapped> {
         let (start, m) = self.mappings.range(..=at).next_back()?;
         let p = self.physical.get(&m.handle)?;
-        (at - start < m.len).then_some(Mapped {
-            at: *start,
-            len: m.len,
-            device: p.device,
-            id: m.id,
-        })
+        (at - start < m.len).then_some(Mapped { at: *start, len: m.len, device: p.device, id: m.id })
     }
 
     /// What a range of addresses is physically: (space, start, end), where space 0 is the addresses themselves and
@@ -138,9 +130,7 @@ impl Vmm {
     }
 
     pub(super) fn unreserve(&mut self, at: u64, len: u64) -> Result<(), i32> {
-        if self.reservations.get(&at) != Some(&len)
-            || self.mappings.range(at..at + len).next().is_some()
-        {
+        if self.reservations.get(&at) != Some(&len) || self.mappings.range(at..at + len).next().is_some() {
             return Err(INVALID_VALUE);
         }
         self.reservations.remove(&at);
@@ -154,10 +144,7 @@ impl Vmm {
     ///
     /// [`INVALID_VALUE`] where the range has a hole or cuts a mapping.
     pub(super) fn whole(&self, at: u64, len: u64) -> Result<Vec<u64>, i32> {
-        let end = at
-            .checked_add(len)
-            .filter(|_| len > 0)
-            .ok_or(INVALID_VALUE)?;
+        let end = at.checked_add(len).filter(|_| len > 0).ok_or(INVALID_VALUE)?;
         let mut next = at;
         let mut starts = Vec::new();
         while next < end {
@@ -165,11 +152,7 @@ impl Vmm {
             starts.push(next);
             next += m.len;
         }
-        if next == end {
-            Ok(starts)
-        } else {
-            Err(INVALID_VALUE)
-        }
+        if next == end { Ok(starts) } else { Err(INVALID_VALUE) }
     }
 }
 
@@ -185,26 +168,14 @@ impl Machine {
         if disk.is_none() {
             // Many times the memory, so that a free stretch of the file is always found.
             let len = total.saturating_mul(64).min(1 << 50);
-            *disk = Pages::open(len).map(|pages| Disk {
-                pages,
-                offsets: Arena::new(0, len),
-            });
+            *disk = Pages::open(len).map(|pages| Disk { pages, offsets: Arena::new(0, len) });
         }
         match disk.as_mut().and_then(|d| d.offsets.take(len, LARGE)) {
             Some(offset) => {
                 self.renew_pages(device, offset, len);
                 self.vmm.next += 1;
                 let handle = self.vmm.next;
-                self.vmm.physical.insert(
-                    handle,
-                    Physical {
-                        device,
-                        offset,
-                        len,
-                        mappings: 0,
-                        held: 1,
-                    },
-                );
+                self.vmm.physical.insert(handle, Physical { device, offset, len, mappings: 0, held: 1 });
                 Ok(handle)
             }
             None => {
@@ -215,12 +186,7 @@ impl Machine {
     }
 
     pub(super) fn pages_release(&mut self, handle: u64) -> Result<(), i32> {
-        let p = self
-            .vmm
-            .physical
-            .get_mut(&handle)
-            .filter(|p| p.held > 0)
-            .ok_or(INVALID_VALUE)?;
+        let p = self.vmm.physical.get_mut(&handle).filter(|p| p.held > 0).ok_or(INVALID_VALUE)?;
         p.held -= 1;
         self.pages_end(handle);
         Ok(())
@@ -246,28 +212,16 @@ impl Machine {
     pub(super) fn map(&mut self, at: u64, len: u64, offset: u64, handle: u64) -> Result<(), i32> {
         let devices = self.devices.len();
         let vmm = &mut self.vmm;
-        let p = vmm
-            .physical
-            .get_mut(&handle)
-            .filter(|p| p.held > 0)
-            .ok_or(INVALID_VALUE)?;
+        let p = vmm.physical.get_mut(&handle).filter(|p| p.held > 0).ok_or(INVALID_VALUE)?;
         let end = at.checked_add(len).ok_or(INVALID_VALUE)?;
         if offset != 0 || len != p.len || !at.is_multiple_of(LARGE) {
             return Err(INVALID_VALUE);
         }
-        let inside = vmm
-            .reservations
-            .range(..=at)
-            .next_back()
-            .is_some_and(|(s, n)| end <= s + n);
+        let inside = vmm.reservations.range(..=at).next_back().is_some_and(|(s, n)| end <= s + n);
         if !inside {
             return Err(INVALID_VALUE);
         }
-        let taken = vmm
-            .mappings
-            .range(..end)
-            .next_back()
-            .is_some_and(|(s, m)| s + m.len > at);
+        let taken = vmm.mappings.range(..end).next_back().is_some_and(|(s, m)| s + m.len > at);
         if taken {
             return Err(ALREADY_MAPPED);
         }
@@ -277,12 +231,7 @@ impl Machine {
         }
         p.mappings += 1;
         vmm.ids += 1;
-        let mapping = Mapping {
-            len,
-            handle,
-            id: vmm.ids | 1 << 48,
-            access: vec![0; devices],
-        };
+        let mapping = Mapping { len, handle, id: vmm.ids | 1 << 48, access: vec![0; devices] };
         vmm.mappings.insert(at, mapping);
         Ok(())
     }
@@ -307,12 +256,7 @@ impl Machine {
     }
 
     /// Sets what each device may do with whole mappings: pairs of device and flags (0, 1 or 3).
-    pub(super) fn set_access(
-        &mut self,
-        at: u64,
-        len: u64,
-        wanted: &[(usize, u32)],
-    ) -> Result<(), i32> {
+    pub(super) fn set_access(&mut self, at: u64, len: u64, wanted: &[(usize, u32)]) -> Result<(), i32> {
         let starts = self.vmm.whole(at, len)?;
         for at in starts {
             let Some(m) = self.vmm.mappings.get_mut(&at) else {

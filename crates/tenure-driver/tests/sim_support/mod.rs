@@ -1,10 +1,6 @@
 //! What the tests of the simulated device share: a machine of known size and calls through the table.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test program uses a part of it"
-)]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use std::sync::Once;
 use std::time::Duration;
@@ -38,13 +34,7 @@ macro_rules! ok {
 /// A machine of two devices, alone for this test, with the context of device 0 current.
 pub fn setup() -> (Table, TestLock) {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        sim::configure(Config {
-            devices: 2,
-            memory: MEMORY,
-        })
-        .unwrap()
-    });
+    ONCE.call_once(|| sim::configure(Config { devices: 2, memory: MEMORY }).unwrap());
     let lock = sim::test_lock();
     let t = sim::table();
     ok!(t, cuInit(0));
@@ -103,10 +93,7 @@ pub fn bytes(at: CUdeviceptr, len: usize) -> Vec<u8> {
 }
 
 pub fn location(device: i32) -> CUmemLocation {
-    CUmemLocation {
-        type_: CU_MEM_LOCATION_TYPE_DEVICE,
-        id: device,
-    }
+    CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
 pub fn prop(device: i32) -> CUmemAllocationProp {
@@ -117,8 +104,5 @@ pub fn prop(device: i32) -> CUmemAllocationProp {
 }
 
 pub fn access(device: i32) -> CUmemAccessDesc {
-    CUmemAccessDesc {
-        location: location(device),
-        flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    }
+    CUmemAccessDesc { location: location(device), flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE }
 }

@@ -47,12 +47,7 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamGetCaptureInfo(
         if !graph.is_null() {
             out!(graph).set(made as CUgraph);
         }
-        let tail = m
-            .stream(uid)?
-            .taking
-            .as_ref()
-            .map(|t| t.tail.clone())
-            .unwrap_or_default();
+        let tail = m.stream(uid)?.taking.as_ref().map(|t| t.tail.clone()).unwrap_or_default();
         if !count.is_null() {
             out!(count).set(tail.len());
         }
@@ -67,20 +62,14 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamGetCaptureInfo(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuStreamBeginCapture(
-    stream: CUstream,
-    mode: CUstreamCaptureMode,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuStreamBeginCapture(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult {
     enter(CallId::cuStreamBeginCapture, |m| {
         let uid = m.stream_of(stream as usize)?;
         m.begin_capture(uid, mode)
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuStreamEndCapture(
-    stream: CUstream,
-    graph: *mut CUgraph,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult {
     enter(CallId::cuStreamEndCapture, |m| {
         let graph = out!(graph);
         graph.set(std::ptr::null_mut());
@@ -90,9 +79,7 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamEndCapture(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(
-    mode: *mut CUstreamCaptureMode,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) -> CUresult {
     enter(CallId::cuThreadExchangeStreamCaptureMode, |m| {
         let _ = m;
         let new = input!(mode);
@@ -119,10 +106,7 @@ pub(in crate::sim) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuGraphLaunch(
-    exec: CUgraphExec,
-    stream: CUstream,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> CUresult {
     enter(CallId::cuGraphLaunch, |m| {
         let uid = m.stream_of(stream as usize)?;
         m.launch(exec as usize, uid)
@@ -134,9 +118,7 @@ pub(in crate::sim) unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> CUresu
 }
 
 pub(in crate::sim) unsafe extern "C" fn cuGraphExecDestroy(exec: CUgraphExec) -> CUresult {
-    enter(CallId::cuGraphExecDestroy, |m| {
-        m.exec_destroy(exec as usize)
-    })
+    enter(CallId::cuGraphExecDestroy, |m| m.exec_destroy(exec as usize))
 }
 
 pub(in crate::sim) unsafe extern "C" fn cuUserObjectCreate(
@@ -157,13 +139,8 @@ pub(in crate::sim) unsafe extern "C" fn cuUserObjectCreate(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuUserObjectRelease(
-    object: CUuserObject,
-    references: c_uint,
-) -> CUresult {
-    enter(CallId::cuUserObjectRelease, |m| {
-        m.object_release_checked(object as usize, references)
-    })
+pub(in crate::sim) unsafe extern "C" fn cuUserObjectRelease(object: CUuserObject, references: c_uint) -> CUresult {
+    enter(CallId::cuUserObjectRelease, |m| m.object_release_checked(object as usize, references))
 }
 
 pub(in crate::sim) unsafe extern "C" fn cuGraphRetainUserObject(
@@ -176,12 +153,7 @@ pub(in crate::sim) unsafe extern "C" fn cuGraphRetainUserObject(
         if flags > CU_GRAPH_USER_OBJECT_MOVE {
             return Err(INVALID_VALUE);
         }
-        m.graph_retain(
-            graph as usize,
-            object as usize,
-            references,
-            flags == CU_GRAPH_USER_OBJECT_MOVE,
-        )
+        m.graph_retain(graph as usize, object as usize, references, flags == CU_GRAPH_USER_OBJECT_MOVE)
     })
 }
 

@@ -57,10 +57,7 @@ pub(in crate::sim) unsafe extern "C" fn cuDevicePrimaryCtxGetState(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuDevicePrimaryCtxSetFlags(
-    device: CUdevice,
-    flags: c_uint,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: c_uint) -> CUresult {
     enter(CallId::cuDevicePrimaryCtxSetFlags, |m| {
         let device = m.device(device)?;
         m.devices[device].flags = flags;
@@ -128,32 +125,18 @@ pub(in crate::sim) unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuCtxGetId(
-    context: CUcontext,
-    id: *mut c_ulonglong,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuCtxGetId(context: CUcontext, id: *mut c_ulonglong) -> CUresult {
     enter(CallId::cuCtxGetId, |m| {
         let id = out!(id);
-        let device = if context.is_null() {
-            m.current()?
-        } else {
-            m.context(context as usize)?
-        };
+        let device = if context.is_null() { m.current()? } else { m.context(context as usize)? };
         id.set(device as c_ulonglong + 1);
         Ok(())
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuCtxRecordEvent(
-    context: CUcontext,
-    event: CUevent,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuCtxRecordEvent(context: CUcontext, event: CUevent) -> CUresult {
     enter(CallId::cuCtxRecordEvent, |m| {
-        let device = if context.is_null() {
-            m.current()?
-        } else {
-            m.context(context as usize)?
-        };
+        let device = if context.is_null() { m.current()? } else { m.context(context as usize)? };
         m.devices[device].check()?;
         m.event(event as usize)?;
         m.judge(CallClass::Context, |c| c.device == device)?;

@@ -11,11 +11,7 @@ use crate::sync::Arc;
 use crate::sys::*;
 use crate::table::CallId;
 
-pub(in crate::sim) unsafe extern "C" fn cuMemcpy(
-    dst: CUdeviceptr,
-    src: CUdeviceptr,
-    bytes: usize,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> CUresult {
     enter(CallId::cuMemcpy, |m| {
         m.judge_unsafe()?;
         // SAFETY: by the driver's contract a host side is valid for the call.
@@ -48,16 +44,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemcpyDtoHAsync(
             return Err(INVALID_VALUE);
         }
         // SAFETY: by the driver's contract the host side is valid until the copy has completed.
-        unsafe {
-            copy(
-                m,
-                stream as usize,
-                dst as u64,
-                src,
-                bytes,
-                Wait::ForPageable,
-            )
-        }
+        unsafe { copy(m, stream as usize, dst as u64, src, bytes, Wait::ForPageable) }
     })
 }
 
@@ -74,16 +61,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemcpyHtoDAsync(
             return Err(INVALID_VALUE);
         }
         // SAFETY: by the driver's contract the host side is valid until the copy has completed.
-        unsafe {
-            copy(
-                m,
-                stream as usize,
-                dst,
-                src as u64,
-                bytes,
-                Wait::ForPageable,
-            )
-        }
+        unsafe { copy(m, stream as usize, dst, src as u64, bytes, Wait::ForPageable) }
     })
 }
 
@@ -96,8 +74,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemcpyDtoDAsync(
     enter(CallId::cuMemcpyDtoDAsync, |m| {
         let uid = m.stream_of(stream as usize)?;
         let device = m.stream(uid)?.device;
-        let known = m.side(device, dst, bytes, true) == Side::Known
-            && m.side(device, src, bytes, false) == Side::Known;
+        let known = m.side(device, dst, bytes, true) == Side::Known && m.side(device, src, bytes, false) == Side::Known;
         if bytes > 0 && !known {
             return Err(INVALID_VALUE);
         }
@@ -106,11 +83,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemcpyDtoDAsync(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuMemsetD8(
-    dst: CUdeviceptr,
-    value: c_uchar,
-    count: usize,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuMemsetD8(dst: CUdeviceptr, value: c_uchar, count: usize) -> CUresult {
     enter(CallId::cuMemsetD8, |m| {
         m.judge_unsafe()?;
         fill(m, 0, dst, value, count)
@@ -123,9 +96,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemsetD8Async(
     count: usize,
     stream: CUstream,
 ) -> CUresult {
-    enter(CallId::cuMemsetD8Async, |m| {
-        fill(m, stream as usize, dst, value, count)
-    })
+    enter(CallId::cuMemsetD8Async, |m| fill(m, stream as usize, dst, value, count))
 }
 
 /// Copies from ordinary host memory up to this size are kept at the call and made later, as the driver does it.
@@ -143,23 +114,13 @@ enum Wait {
 /// # Safety
 ///
 /// A side that is host memory is valid for `bytes` until the copy has completed, or during the call where it waits.
-unsafe fn copy(
-    m: &mut Locked,
-    stream: usize,
-    dst: u64,
-    src: u64,
-    bytes: usize,
-    wait: Wait,
-) -> Result<(), i32> {
+unsafe fn copy(m: &mut Locked, stream: usize, dst: u64, src: u64, bytes: usize, wait: Wait) -> Result<(), i32> {
     let uid = m.stream_of(stream)?;
     if bytes == 0 {
         return Ok(());
     }
     let device = m.stream(uid)?.device;
-    let (to, from) = (
-        m.side(device, dst, bytes, true),
-        m.side(device, src, bytes, false),
-    );
+    let (to, from) = (m.side(device, dst, bytes, true), m.side(device, src, bytes, false));
     if dst == 0 || src == 0 || to == Side::Dead || from == Side::Dead {
         return Err(INVALID_VALUE);
     }
@@ -171,18 +132,9 @@ unsafe fn copy(
         let bytes = unsafe { stage(src as usize as *const u8, bytes) };
         Action::Staged { dst, bytes }
     } else {
-        Action::Copy {
-            dst,
-            src,
-            len: bytes,
-            host_dst,
-            host_src,
-        }
+        Action::Copy { dst, src, len: bytes, host_dst, host_src }
     };
-    let work = Work::Touch {
-        device,
-        actions: Arc::from([action]),
-    };
+    let work = Work::Touch { device, actions: Arc::from([action]) };
     let Some(point) = m.submit(uid, work, Vec::new(), &[])? else {
         return Ok(());
     };
@@ -208,10 +160,7 @@ fn fill(m: &mut Locked, stream: usize, dst: u64, value: u8, len: usize) -> Resul
     if m.side(device, dst, len, true) != Side::Known {
         return Err(INVALID_VALUE);
     }
-    let work = Work::Touch {
-        device,
-        actions: Arc::from([Action::Fill { dst, value, len }]),
-    };
+    let work = Work::Touch { device, actions: Arc::from([Action::Fill { dst, value, len }]) };
     m.submit(uid, work, Vec::new(), &[])?;
     Ok(())
 }

@@ -30,17 +30,11 @@ pub(in crate::sim) unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) 
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuGetErrorName(
-    error: CUresult,
-    text: *mut *const c_char,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuGetErrorName(error: CUresult, text: *mut *const c_char) -> CUresult {
     describe(CallId::cuGetErrorName, error, text, false)
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuGetErrorString(
-    error: CUresult,
-    text: *mut *const c_char,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuGetErrorString(error: CUresult, text: *mut *const c_char) -> CUresult {
     describe(CallId::cuGetErrorString, error, text, true)
 }
 
@@ -48,15 +42,8 @@ pub(in crate::sim) unsafe extern "C" fn cuGetErrorString(
 fn describe(call: CallId, error: CUresult, text: *mut *const c_char, sentence: bool) -> CUresult {
     static NAMES: Lazy<HashMap<i32, [CString; 2]>> = Lazy::new(|| {
         let known = RESULTS.iter().filter_map(|(name, code)| {
-            let words = name
-                .trim_start_matches("CUDA_")
-                .trim_start_matches("ERROR_")
-                .replace('_', " ")
-                .to_lowercase();
-            Some((
-                i32::try_from(*code).ok()?,
-                [CString::new(*name).ok()?, CString::new(words).ok()?],
-            ))
+            let words = name.trim_start_matches("CUDA_").trim_start_matches("ERROR_").replace('_', " ").to_lowercase();
+            Some((i32::try_from(*code).ok()?, [CString::new(*name).ok()?, CString::new(words).ok()?]))
         });
         known.collect()
     });
@@ -82,10 +69,7 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> C
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuDeviceGet(
-    device: *mut CUdevice,
-    ordinal: c_int,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> CUresult {
     enter(CallId::cuDeviceGet, |m| {
         let device = out!(device);
         m.device(ordinal)?;
@@ -94,11 +78,7 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGet(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuDeviceGetName(
-    name: *mut c_char,
-    len: c_int,
-    device: CUdevice,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice) -> CUresult {
     enter(CallId::cuDeviceGetName, |m| {
         m.device(device)?;
         let text = format!("tenure simulated device {device}");
@@ -141,10 +121,7 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGetAttribute(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuDeviceGetUuid(
-    uuid: *mut CUuuid,
-    device: CUdevice,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> CUresult {
     enter(CallId::cuDeviceGetUuid, |m| {
         let uuid = out!(uuid);
         m.device(device)?;
@@ -155,10 +132,7 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGetUuid(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuDeviceTotalMem(
-    bytes: *mut usize,
-    device: CUdevice,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuDeviceTotalMem(bytes: *mut usize, device: CUdevice) -> CUresult {
     enter(CallId::cuDeviceTotalMem, |m| {
         let bytes = out!(bytes);
         let device = m.device(device)?;

@@ -12,10 +12,7 @@ use crate::sim::stream::Clock;
 use crate::sys::*;
 use crate::table::CallId;
 
-pub(in crate::sim) unsafe extern "C" fn cuEventCreate(
-    event: *mut CUevent,
-    flags: c_uint,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult {
     enter(CallId::cuEventCreate, |m| {
         let event = out!(event);
         if flags > 7 {
@@ -46,10 +43,7 @@ pub(in crate::sim) unsafe extern "C" fn cuEventDestroy(event: CUevent) -> CUresu
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuEventRecord(
-    event: CUevent,
-    stream: CUstream,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
     enter(CallId::cuEventRecord, |m| {
         m.event(event as usize)?;
         let uid = m.stream_of(stream as usize)?;
@@ -105,6 +99,8 @@ pub(in crate::sim) unsafe extern "C" fn cuEventElapsedTime(
             if !points.iter().all(|p| m.passed(*p)) {
                 return Err(NOT_READY);
             }
+            // One behind a whole context has no operation that stamps it.
+            m.stamp_if_passed(event as usize);
             *time = m.event(event as usize)?.time;
         }
         let [Some(from), Some(to)] = times else {

@@ -10,10 +10,7 @@ use crate::sim::op::Work;
 use crate::sys::*;
 use crate::table::CallId;
 
-pub(in crate::sim) unsafe extern "C" fn cuMemAlloc(
-    address: *mut CUdeviceptr,
-    bytes: usize,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuMemAlloc(address: *mut CUdeviceptr, bytes: usize) -> CUresult {
     enter(CallId::cuMemAlloc, |m| {
         let address = out!(address);
         let device = m.current()?;
@@ -30,15 +27,9 @@ pub(in crate::sim) unsafe extern "C" fn cuMemFree(address: CUdeviceptr) -> CUres
         if address == 0 {
             return Ok(());
         }
-        let block = m.leave(address, |b| {
-            !matches!(b.owner, Owner::Pinned | Owner::Registered)
-        })?;
+        let block = m.leave(address, |b| !matches!(b.owner, Owner::Pinned | Owner::Registered))?;
         let device = block.device;
-        m.drain(if block.owner == Owner::Managed {
-            None
-        } else {
-            Some(device)
-        });
+        m.drain(if block.owner == Owner::Managed { None } else { Some(device) });
         match block.owner {
             Owner::Pool(id) => m.pool_free(id, address, Vec::new()),
             Owner::Managed => m.free_host(address),
@@ -52,10 +43,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemFree(address: CUdeviceptr) -> CUres
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuMemGetInfo(
-    free: *mut usize,
-    total: *mut usize,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuMemGetInfo(free: *mut usize, total: *mut usize) -> CUresult {
     enter(CallId::cuMemGetInfo, |m| {
         let (free, total) = (out!(free), out!(total));
         let device = m.current()?;
@@ -119,11 +107,8 @@ pub(in crate::sim) unsafe extern "C" fn cuMemPrefetchAsync(
         } else if location.type_ != CU_MEM_LOCATION_TYPE_HOST {
             return Err(INVALID_VALUE);
         }
-        let managed = |b: &Block, at: u64| {
-            b.owner == Owner::Managed && bytes as u64 <= b.len - (address - at)
-        };
-        if flags != 0 || bytes == 0 || !m.memory.find(address).is_some_and(|(at, b)| managed(b, at))
-        {
+        let managed = |b: &Block, at: u64| b.owner == Owner::Managed && bytes as u64 <= b.len - (address - at);
+        if flags != 0 || bytes == 0 || !m.memory.find(address).is_some_and(|(at, b)| managed(b, at)) {
             return Err(INVALID_VALUE);
         }
         m.submit(uid, Work::Marker, Vec::new(), &[])?;
@@ -175,16 +160,10 @@ pub(in crate::sim) unsafe extern "C" fn cuMemHostRegister(
         }
         m.judge_unsafe()?;
         let end = at + bytes as u64;
-        if m.memory
-            .blocks
-            .range(..end)
-            .next_back()
-            .is_some_and(|(start, b)| start + b.taken > at)
-        {
+        if m.memory.blocks.range(..end).next_back().is_some_and(|(start, b)| start + b.taken > at) {
             return Err(HOST_MEMORY_ALREADY_REGISTERED);
         }
-        m.memory
-            .add(at, bytes as u64, bytes as u64, device, Owner::Registered);
+        m.memory.add(at, bytes as u64, bytes as u64, device, Owner::Registered);
         Ok(())
     })
 }
@@ -196,8 +175,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemHostUnregister(address: *mut c_void
             return Err(INVALID_VALUE);
         }
         m.judge_unsafe()?;
-        m.leave(address as u64, |b| b.owner == Owner::Registered)
-            .map_err(|_| HOST_MEMORY_NOT_REGISTERED)?;
+        m.leave(address as u64, |b| b.owner == Owner::Registered).map_err(|_| HOST_MEMORY_NOT_REGISTERED)?;
         m.drain(None);
         m.free_host(address as u64);
         Ok(())

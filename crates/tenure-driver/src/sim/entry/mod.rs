@@ -25,11 +25,7 @@ impl<T> Out<T> {
     ///
     /// `at` is null or valid for writes of a `T` during the call.
     pub(super) unsafe fn new(at: *mut T) -> Result<Out<T>, i32> {
-        if at.is_null() {
-            Err(INVALID_VALUE)
-        } else {
-            Ok(Out(at))
-        }
+        if at.is_null() { Err(INVALID_VALUE) } else { Ok(Out(at)) }
     }
 
     pub(super) fn set(&self, value: T) {

@@ -53,22 +53,10 @@ struct What {
 
 fn look_up(m: &Locked, address: u64) -> Option<What> {
     if let Some((at, b)) = m.memory.find(address) {
-        return Some(What {
-            at,
-            len: b.len,
-            device: b.device,
-            owner: Some(b.owner),
-            id: b.id,
-        });
+        return Some(What { at, len: b.len, device: b.device, owner: Some(b.owner), id: b.id });
     }
     let v = m.vmm.find(address)?;
-    Some(What {
-        at: v.at,
-        len: v.len,
-        device: v.device,
-        owner: None,
-        id: v.id,
-    })
+    Some(What { at: v.at, len: v.len, device: v.device, owner: None, id: v.id })
 }
 
 /// # Safety
@@ -88,10 +76,9 @@ unsafe fn answer(
         CU_POINTER_ATTRIBUTE_CONTEXT => {
             // Stream-ordered and virtual memory belong to a device, not to a context.
             let context = match (what, owner) {
-                (
-                    Some(w),
-                    Some(Owner::Plain | Owner::Managed | Owner::Pinned | Owner::Registered),
-                ) => m.devices[w.device].context,
+                (Some(w), Some(Owner::Plain | Owner::Managed | Owner::Pinned | Owner::Registered)) => {
+                    m.devices[w.device].context
+                }
                 _ => 0,
             };
             out!(data.cast::<CUcontext>()).set(context as CUcontext);
@@ -122,20 +109,12 @@ unsafe fn answer(
             out!(data.cast::<c_int>()).set(what.map_or(-2, |w| w.device as c_int));
         }
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => out!(data.cast::<u8>()).set(0),
-        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => {
-            out!(data.cast::<u64>()).set(what.map_or(0, |w| w.at))
-        }
-        CU_POINTER_ATTRIBUTE_RANGE_SIZE => {
-            out!(data.cast::<usize>()).set(what.map_or(0, |w| w.len as usize))
-        }
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => out!(data.cast::<u64>()).set(what.map_or(0, |w| w.at)),
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE => out!(data.cast::<usize>()).set(what.map_or(0, |w| w.len as usize)),
         CU_POINTER_ATTRIBUTE_MAPPED => out!(data.cast::<u8>()).set(u8::from(known)),
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => {
             let pool = match owner {
-                Some(Owner::Pool(id)) => m
-                    .pool_handles
-                    .iter()
-                    .find(|(_, p)| **p == id)
-                    .map_or(0, |(h, _)| h),
+                Some(Owner::Pool(id)) => m.pool_handles.iter().find(|(_, p)| **p == id).map_or(0, |(h, _)| h),
                 _ => 0,
             };
             out!(data.cast::<CUmemoryPool>()).set(pool as CUmemoryPool);

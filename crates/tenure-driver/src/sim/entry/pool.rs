@@ -44,10 +44,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemAllocFromPoolAsync(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuMemFreeAsync(
-    address: CUdeviceptr,
-    stream: CUstream,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) -> CUresult {
     enter(CallId::cuMemFreeAsync, |m| {
         let uid = m.stream_of(stream as usize)?;
         if address == 0 {
@@ -93,9 +90,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemPoolCreate(
     enter(CallId::cuMemPoolCreate, |m| {
         let pool = out!(pool);
         let props = input!(props);
-        if props.allocType != CU_MEM_ALLOCATION_TYPE_PINNED
-            || props.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE
-        {
+        if props.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || props.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
             return Err(INVALID_VALUE);
         }
         let device = m.device(props.location.id)?;
@@ -104,8 +99,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemPoolCreate(
         }
         m.next_pool += 1;
         let id = m.next_pool;
-        m.pools
-            .insert(id, Pool::new(device, false, props.maxSize as u64));
+        m.pools.insert(id, Pool::new(device, false, props.maxSize as u64));
         pool.set(m.pool_handles.insert(id) as CUmemoryPool);
         Ok(())
     })
@@ -150,9 +144,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemPoolSetAttribute(
             CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
                 m.pool(id)?.internal = flag(input!(value.cast::<c_int>()));
             }
-            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => {
-                m.pool(id)?.threshold = input!(value.cast::<u64>())
-            }
+            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD => m.pool(id)?.threshold = input!(value.cast::<u64>()),
             // The two high marks can only be reset.
             CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH if input!(value.cast::<u64>()) == 0 => {
                 let p = m.pool(id)?;
@@ -195,10 +187,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemPoolGetAttribute(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuMemPoolTrimTo(
-    pool: CUmemoryPool,
-    keep: usize,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
     enter(CallId::cuMemPoolTrimTo, |m| {
         let id = m.pool_of(pool as usize)?;
         m.judge_unsafe()?;
@@ -242,10 +231,7 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGetDefaultMemPool(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuDeviceGetMemPool(
-    pool: *mut CUmemoryPool,
-    device: CUdevice,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice) -> CUresult {
     enter(CallId::cuDeviceGetMemPool, |m| {
         let pool = out!(pool);
         let device = m.device(device)?;
@@ -254,10 +240,7 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGetMemPool(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuDeviceSetMemPool(
-    device: CUdevice,
-    pool: CUmemoryPool,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> CUresult {
     enter(CallId::cuDeviceSetMemPool, |m| {
         let device = m.device(device)?;
         let id = m.pool_of(pool as usize)?;

@@ -13,10 +13,7 @@ use crate::sim::stream::Role;
 use crate::sys::*;
 use crate::table::CallId;
 
-pub(in crate::sim) unsafe extern "C" fn cuStreamCreate(
-    stream: *mut CUstream,
-    flags: c_uint,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) -> CUresult {
     enter(CallId::cuStreamCreate, |m| {
         let stream = out!(stream);
         stream.set(create(m, flags)?);
@@ -48,8 +45,7 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamDestroy(stream: CUstream) -> CUr
             Some(uid) => uid,
             None => return Err(m.bad_stream(handle)),
         };
-        m.judge_stream(uid, CallClass::Identity, CallClass::Question)
-            .ok();
+        m.leave_capture(uid);
         m.stream(uid)?.destroyed = true;
         m.pump(uid);
         Ok(())
@@ -86,11 +82,7 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamQuery(stream: CUstream) -> CUres
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuStreamWaitEvent(
-    stream: CUstream,
-    event: CUevent,
-    flags: c_uint,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> CUresult {
     enter(CallId::cuStreamWaitEvent, |m| {
         if flags > 1 {
             return Err(INVALID_VALUE);
@@ -102,10 +94,7 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamWaitEvent(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuStreamGetId(
-    stream: CUstream,
-    id: *mut c_ulonglong,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuStreamGetId(stream: CUstream, id: *mut c_ulonglong) -> CUresult {
     enter(CallId::cuStreamGetId, |m| {
         let id = out!(id);
         let uid = m.stream_of(stream as usize)?;
@@ -115,10 +104,7 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamGetId(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuStreamGetCtx(
-    stream: CUstream,
-    context: *mut CUcontext,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext) -> CUresult {
     enter(CallId::cuStreamGetCtx, |m| {
         let context = out!(context);
         let uid = m.stream_of(stream as usize)?;
@@ -128,19 +114,12 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamGetCtx(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuStreamGetFlags(
-    stream: CUstream,
-    flags: *mut c_uint,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuStreamGetFlags(stream: CUstream, flags: *mut c_uint) -> CUresult {
     enter(CallId::cuStreamGetFlags, |m| {
         let flags = out!(flags);
         let uid = m.stream_of(stream as usize)?;
         m.judge_stream(uid, CallClass::Identity, CallClass::LegacyUse)?;
-        flags.set(if m.stream(uid)?.blocking {
-            CU_STREAM_DEFAULT
-        } else {
-            CU_STREAM_NON_BLOCKING
-        });
+        flags.set(if m.stream(uid)?.blocking { CU_STREAM_DEFAULT } else { CU_STREAM_NON_BLOCKING });
         Ok(())
     })
 }

@@ -30,13 +30,8 @@ pub(in crate::sim) unsafe extern "C" fn cuMemAddressReserve(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuMemAddressFree(
-    address: CUdeviceptr,
-    bytes: usize,
-) -> CUresult {
-    enter(CallId::cuMemAddressFree, |m| {
-        m.vmm.unreserve(address, bytes as u64)
-    })
+pub(in crate::sim) unsafe extern "C" fn cuMemAddressFree(address: CUdeviceptr, bytes: usize) -> CUresult {
+    enter(CallId::cuMemAddressFree, |m| m.vmm.unreserve(address, bytes as u64))
 }
 
 pub(in crate::sim) unsafe extern "C" fn cuMemCreate(
@@ -57,9 +52,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemCreate(
     })
 }
 
-pub(in crate::sim) unsafe extern "C" fn cuMemRelease(
-    handle: CUmemGenericAllocationHandle,
-) -> CUresult {
+pub(in crate::sim) unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
     enter(CallId::cuMemRelease, |m| m.pages_release(handle))
 }
 
@@ -100,9 +93,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemSetAccess(
             let desc = input!(map.wrapping_add(i));
             let known = matches!(
                 desc.flags,
-                CU_MEM_ACCESS_FLAGS_PROT_NONE
-                    | CU_MEM_ACCESS_FLAGS_PROT_READ
-                    | CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                CU_MEM_ACCESS_FLAGS_PROT_NONE | CU_MEM_ACCESS_FLAGS_PROT_READ | CU_MEM_ACCESS_FLAGS_PROT_READWRITE
             );
             if desc.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE || !known {
                 return Err(INVALID_VALUE);
@@ -158,9 +149,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemImportFromShareableHandle(
 
 /// The device that the properties of physical memory name.
 fn wanted(m: &Locked, prop: CUmemAllocationProp) -> Result<usize, i32> {
-    if prop.type_ != CU_MEM_ALLOCATION_TYPE_PINNED
-        || prop.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE
-    {
+    if prop.type_ != CU_MEM_ALLOCATION_TYPE_PINNED || prop.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
         return Err(INVALID_VALUE);
     }
     if prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
