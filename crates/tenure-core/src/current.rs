@@ -103,10 +103,10 @@ fn entry(device: i32) -> Result<(&'static Entry, i32)> {
 }
 
 fn scoped<R>(device: i32, f: impl FnOnce(&mut Scope) -> R) -> Option<R> {
-    let mine = MINE.try_with(|m| m.borrow().clone()).ok()??;
-    if mine.count.load(Ordering::Acquire) == 0 {
-        return None;
-    }
+    // Cloned only where there is a scope: the usual thread has none and pays one load.
+    let mine = MINE
+        .try_with(|m| m.borrow().as_ref().filter(|mine| mine.count.load(Ordering::Acquire) != 0).cloned())
+        .ok()??;
     let mut list = mine.list.lock();
     list.iter_mut().rev().find(|scope| scope.device == device).map(f)
 }
@@ -127,7 +127,7 @@ pub fn get(device: i32) -> Result<Light> {
         return Ok(named.light());
     }
     drop(seen);
-    Ok(leaf::shared::cuda()?.light())
+    Ok(leaf::shared::plain()?.light())
 }
 
 /// Replaces the current resource of a device (-1: of the current device); inside a scope of this thread, the scope's
@@ -210,7 +210,7 @@ fn tell(entry: &'static Entry, device: i32) {
         told = version;
         let now = match now {
             Some(light) => light,
-            None => match leaf::shared::cuda() {
+            None => match leaf::shared::plain() {
                 Ok(plain) => plain.light(),
                 Err(_) => continue,
             },

@@ -18,7 +18,12 @@ static SYSTEM: OnceCell<Resource> = OnceCell::new();
 /// # Errors
 /// Only where the number of live resources of the process is at its bound.
 pub fn cuda() -> Result<Resource> {
-    CUDA.get_or_try_init(|| Resource::new(Cuda::default())).cloned()
+    plain().cloned()
+}
+
+/// The same without a reference of one's own: what the table falls back to.
+pub(crate) fn plain() -> Result<&'static Resource> {
+    CUDA.get_or_try_init(|| Resource::new(Cuda::default()))
 }
 
 /// Managed memory.
