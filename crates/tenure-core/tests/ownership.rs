@@ -13,6 +13,9 @@ use tenure_core::resource::{Block, Info, MemoryResource, Properties, Request, Re
 use tenure_core::stream::{StreamHold, StreamObject, StreamRef};
 use tenure_driver::RawStream;
 
+/// Held by the tests that replace entries of the table, which is one per process.
+static TABLE: tenure_core::sync::Mutex<()> = tenure_core::sync::Mutex::new(());
+
 fn device() {
     tenure_driver::load::prefer_sim().expect("the simulated device");
 }
@@ -203,6 +206,7 @@ fn foreign_memory_comes_with_an_owner() {
 
 #[test]
 fn one_table_and_a_replaced_entry_harms_nobody() {
+    let _table = TABLE.lock();
     let (probe, dropped, freed) = Probe::make();
     let id = probe.id();
     let before = current::set(1, probe).unwrap();
@@ -222,6 +226,7 @@ fn one_table_and_a_replaced_entry_harms_nobody() {
 
 #[test]
 fn scopes_end_in_any_order_and_set_inside_changes_the_scope() {
+    let _table = TABLE.lock();
     std::thread::spawn(|| {
         let (a, _, _) = Probe::make();
         let (b, _, _) = Probe::make();
@@ -253,6 +258,7 @@ fn scopes_end_in_any_order_and_set_inside_changes_the_scope() {
 
 #[test]
 fn listeners_hear_the_newest_entry() {
+    let _table = TABLE.lock();
     device();
     let heard = Arc::new(tenure_core::sync::Mutex::new(Vec::new()));
     let told = heard.clone();
@@ -283,6 +289,7 @@ fn listeners_hear_the_newest_entry() {
 
 #[test]
 fn readers_of_the_table_never_meet_a_closed_resource() {
+    let _table = TABLE.lock();
     device();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let readers: Vec<_> = (0..3)
