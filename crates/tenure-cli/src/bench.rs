@@ -145,11 +145,12 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<(), Failure
                 })
             })
             .collect();
-        let all = json!({"device": info.name, "simulated": info.simulated, "rounds": options.rounds, "rows": rows});
+        let all = json!({"device": info.name, "library": tenure::library_path()?.to_string_lossy(), "simulated": info.simulated, "rounds": options.rounds, "rows": rows});
         writeln!(out, "{all:#}")?;
         return Ok(());
     }
     writeln!(out, "device: {}{}", info.name, if info.simulated { " (simulated)" } else { "" })?;
+    writeln!(out, "library: {}", tenure::library_path()?.display())?;
     let mut table = Table::new(&["row", "ns", "reference", "ratio"], 1);
     for row in &rows {
         table.row(vec![

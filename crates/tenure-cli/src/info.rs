@@ -29,6 +29,7 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<(), Failure
         writeln!(out, "{facts:#}")?;
     } else {
         writeln!(out, "client: {}", env!("CARGO_PKG_VERSION"))?;
+        writeln!(out, "library file: {}", tenure::library_path()?.display())?;
         print(&facts, 0, out)?;
     }
     Ok(())
@@ -41,7 +42,9 @@ fn print(value: &Value, depth: usize, out: &mut impl Write) -> Result<(), Failur
         writeln!(out, "{indent}{}", plain(value))?;
         return Ok(());
     };
-    for (name, value) in fields {
+    // What belongs together comes last, so that single facts are not taken for a part of it.
+    let (groups, facts): (Vec<_>, Vec<_>) = fields.iter().partition(|(_, value)| is_group(value));
+    for (name, value) in facts.into_iter().chain(groups) {
         let name = name.replace('_', " ");
         match value {
             Value::Object(_) => {
@@ -63,6 +66,10 @@ fn print(value: &Value, depth: usize, out: &mut impl Write) -> Result<(), Failur
         }
     }
     Ok(())
+}
+
+fn is_group(value: &Value) -> bool {
+    value.is_object() || value.as_array().is_some_and(|items| items.iter().any(Value::is_object))
 }
 
 fn plain(value: &Value) -> String {

@@ -91,6 +91,7 @@ impl std::fmt::Display for Failure {
 }
 
 /// Chooses the device layer for the library that will be loaded. Must be called before any thread is started.
+#[allow(clippy::disallowed_methods, reason = "the command chooses for its own process, before there is another thread")]
 fn choose(layer: Option<DeviceLayer>) {
     if let Some(layer) = layer {
         // SAFETY: called first of all in main, when this is the only thread.

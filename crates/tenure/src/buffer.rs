@@ -99,7 +99,10 @@ impl DeviceBuffer {
     /// # Errors
     /// As [`new_in`](Self::new_in), and [`Error::Invalid`] for an alignment that is none.
     pub fn new_aligned_in<'a>(
-        bytes: usize, alignment: usize, stream: impl Into<StreamRef<'a>>, resource: &Resource,
+        bytes: usize,
+        alignment: usize,
+        stream: impl Into<StreamRef<'a>>,
+        resource: &Resource,
     ) -> Result<Self> {
         check_alignment(alignment)?;
         let api = api()?;
@@ -136,7 +139,11 @@ impl DeviceBuffer {
     /// # Errors
     /// [`Error::Ownership`] when `resource` did not make it, or not so; the block stays the caller's.
     pub unsafe fn adopt<'a>(
-        ptr: *mut c_void, bytes: usize, alignment: usize, stream: impl Into<StreamRef<'a>>, resource: &Resource,
+        ptr: *mut c_void,
+        bytes: usize,
+        alignment: usize,
+        stream: impl Into<StreamRef<'a>>,
+        resource: &Resource,
     ) -> Result<Self> {
         check_alignment(alignment)?;
         let api = api()?;
@@ -155,7 +162,10 @@ impl DeviceBuffer {
     /// # Errors
     /// [`Error::Invalid`]; `owner` is dropped then.
     pub unsafe fn adopt_with_owner<'a>(
-        ptr: *mut c_void, bytes: usize, device: Option<&Device>, stream: impl Into<StreamRef<'a>>,
+        ptr: *mut c_void,
+        bytes: usize,
+        device: Option<&Device>,
+        stream: impl Into<StreamRef<'a>>,
         owner: impl std::any::Any + Send,
     ) -> Result<Self> {
         let api = api()?;
@@ -172,7 +182,10 @@ impl DeviceBuffer {
     /// # Errors
     /// [`Error::Invalid`]; the memory stays the caller's then, and `free` is dropped without a call.
     pub unsafe fn adopt_with_free<'a>(
-        ptr: *mut c_void, bytes: usize, device: Option<&Device>, stream: impl Into<StreamRef<'a>>,
+        ptr: *mut c_void,
+        bytes: usize,
+        device: Option<&Device>,
+        stream: impl Into<StreamRef<'a>>,
         free: impl FnOnce(*mut c_void, usize, StreamRef<'_>) + Send + 'static,
     ) -> Result<Self> {
         let api = api()?;
@@ -184,8 +197,13 @@ impl DeviceBuffer {
     /// # Safety
     /// The memory must live until `owner` is dropped, which is what `free` expects where it is given.
     unsafe fn adopt_foreign<T: Send>(
-        api: &'static tenure_api, ptr: *mut c_void, bytes: usize, device: Option<&Device>, stream: StreamRef<'_>,
-        free: tenure_free_fn, owner: T,
+        api: &'static tenure_api,
+        ptr: *mut c_void,
+        bytes: usize,
+        device: Option<&Device>,
+        stream: StreamRef<'_>,
+        free: tenure_free_fn,
+        owner: T,
     ) -> Result<Self> {
         let device = device.map_or(-1, Device::ordinal);
         let owner = owner::keep(owner);

@@ -172,7 +172,10 @@ unsafe extern "C" fn drop_context(context: *mut c_void) {
 }
 
 unsafe extern "C" fn allocate(
-    context: *mut c_void, request: *const tenure_request, stream: tenure_stream, out: *mut *mut c_void,
+    context: *mut c_void,
+    request: *const tenure_request,
+    stream: tenure_stream,
+    out: *mut *mut c_void,
 ) -> tenure_status {
     enter(|| {
         // SAFETY: the library passes our context, a request, and a stream that is alive during the call.
@@ -185,7 +188,10 @@ unsafe extern "C" fn allocate(
 }
 
 unsafe extern "C" fn deallocate(
-    context: *mut c_void, ptr: *mut c_void, request: *const tenure_request, stream: tenure_stream,
+    context: *mut c_void,
+    ptr: *mut c_void,
+    request: *const tenure_request,
+    stream: tenure_stream,
 ) -> tenure_status {
     enter(|| {
         // SAFETY: as in `allocate`; the library has checked the block against its book.
@@ -212,7 +218,9 @@ unsafe extern "C" fn trim(context: *mut c_void, keep_bytes: usize, released: *mu
 /// # Safety
 /// `context` is one of ours, `request` readable, and what `stream` names alive during `'a`.
 unsafe fn arguments<'a>(
-    context: *mut c_void, request: *const tenure_request, stream: tenure_stream,
+    context: *mut c_void,
+    request: *const tenure_request,
+    stream: tenure_stream,
 ) -> (&'a dyn Callbacks, Request, StreamRef<'a>) {
     // SAFETY: as the caller promises.
     unsafe {

@@ -81,7 +81,7 @@ pub use device::{Device, DeviceInfo};
 pub use error::{
     BoxError, Callback, Cuda, Error, LoadError, LoadFailure, MisuseKind, OutOfMemory, Ownership, Result, check,
 };
-pub use load::api;
+pub use load::{api, library_path};
 pub use misuse::count as misuse_count;
 pub use pool::{
     AsyncPool, AsyncPoolBuilder, Counters, HandleType, Limiting, Pool, PoolBuilder, Statistics, cuda, managed, pinned,

@@ -7,8 +7,8 @@
 //! 1. `tenure_get_api` in the global scope: a program that has the engine linked in (feature `static`) exports it;
 //! 2. `libtenure.so.0` among the loaded objects, whoever loaded it and from where;
 //! 3. the path in the environment variable `TENURE_LIBRARY` (a file, or a folder that holds one);
-//! 4. beside the object that contains this code: its folder, `lib`, `../lib` and `../../lib` from there, and in a folder
-//!    of cargo's the name that cargo gives it (`libtenure_engine.so`);
+//! 4. beside the object that contains this code: its folder (in a target folder of cargo's, under the name
+//!    `libtenure_engine.so`), then `lib`, `../lib` and `../../lib` from there;
 //! 5. wherever the system's loader looks for `libtenure.so.0`.
 //!
 //! A file that is there and cannot be used is an error and is never passed over in silence for the next: what a person
@@ -67,6 +67,17 @@ pub fn api() -> Result<&'static tenure_api> {
     }
     let table = find().map_err(|e| Error::Load(Box::new(e)))?;
     Ok(TABLE.get_or_init(|| table))
+}
+
+/// The file that the library of this process was loaded from; of a program that has the engine linked in, the program.
+///
+/// # Errors
+/// [`Error::Load`] without a library.
+pub fn library_path() -> Result<PathBuf> {
+    let table: *const tenure_api = api()?;
+    let path = object_of(table.cast()).unwrap_or_default();
+    // The loader knows the program by the name it was called by, which need not be a path.
+    if path.is_absolute() { Ok(path) } else { Ok(std::env::current_exe().unwrap_or(path)) }
 }
 
 /// The table if some call has found it already. Does not search.
@@ -157,39 +168,45 @@ fn named_by_environment(value: &OsStr) -> PathBuf {
     if !installed.exists() && built.exists() { built } else { installed }
 }
 
-/// Where the library is kept in an installed package, in a prefix, and in a folder of cargo's.
+/// Where the library is kept in an installed package, in a prefix, and in a folder of cargo's. What cargo has built comes
+/// before the prefixes: a target folder may well lie two folders below somebody's `lib`.
 fn beside(folder: &Path) -> Vec<PathBuf> {
-    let name = OsStr::from_bytes(SONAME.to_bytes());
-    let mut paths: Vec<_> =
-        ["", "lib", "../lib", "../../lib"].iter().map(|place| folder.join(place).join(name)).collect();
-    paths.extend(["", ".."].iter().map(|place| folder.join(place).join(CARGO_NAME)));
-    paths
+    let installed = OsStr::from_bytes(SONAME.to_bytes());
+    let built = OsStr::new(CARGO_NAME);
+    [("", installed), ("", built), ("..", built), ("lib", installed), ("../lib", installed), ("../../lib", installed)]
+        .map(|(place, name)| folder.join(place).join(name))
+        .into()
 }
 
 /// The folder of the shared object or the program that this very function was linked into.
 fn folder_of_this_code() -> Option<PathBuf> {
-    let mut info = libc::Dl_info {
-        dli_fname: std::ptr::null(),
-        dli_fbase: std::ptr::null_mut(),
-        dli_sname: std::ptr::null(),
-        dli_saddr: std::ptr::null_mut(),
-    };
     let here = folder_of_this_code as fn() -> Option<PathBuf> as *const c_void;
-    // SAFETY: `here` is an address inside a loaded object, and `info` is valid for writing.
-    let found = unsafe { libc::dladdr(here, &mut info) };
-    if found == 0 || info.dli_fname.is_null() {
-        return None;
-    }
-    // SAFETY: dladdr succeeded, so the name is a string of the loader that lives as long as the object, that is, as this
-    // code.
-    let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    let name = Path::new(OsStr::from_bytes(name.to_bytes()));
+    let name = object_of(here)?;
     // For the program itself the loader reports argv[0], which need not be a path.
     let path = match name.canonicalize() {
         Ok(path) if name.components().count() > 1 => path,
         _ => std::env::current_exe().ok()?,
     };
     path.parent().map(Path::to_path_buf)
+}
+
+/// The loaded object that an address lies in, under the name by which the loader knows it.
+fn object_of(address: *const c_void) -> Option<PathBuf> {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: the address is only compared, and `info` is valid for writing.
+    let found = unsafe { libc::dladdr(address, &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: dladdr succeeded, so the name is a string of the loader that lives as long as the object, which is not closed
+    // meanwhile.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
 /// Opens a file that a person named or that lies where the library belongs: any failure is final.
@@ -244,7 +261,10 @@ fn ask_object(search: Search, handle: *mut c_void, whose: &str) -> Result<&'stat
 
 /// Asks for the table, and asks why where it is refused.
 pub(crate) fn ask(
-    search: Search, get: *mut c_void, why: Option<*mut c_void>, whose: &str,
+    search: Search,
+    get: *mut c_void,
+    why: Option<*mut c_void>,
+    whose: &str,
 ) -> Result<&'static tenure_api, LoadError> {
     // SAFETY: whoever exports a symbol `tenure_get_api` states with it that it has this signature.
     let get: GetApi = unsafe { std::mem::transmute::<*mut c_void, GetApi>(get) };
@@ -266,7 +286,10 @@ fn reason(address: *mut c_void) -> String {
 
 /// Checks a table before anyone reads it as ours.
 fn accept(
-    search: Search, table: *const tenure_api, why: impl FnOnce() -> Option<String>, whose: &str,
+    search: Search,
+    table: *const tenure_api,
+    why: impl FnOnce() -> Option<String>,
+    whose: &str,
 ) -> Result<&'static tenure_api, LoadError> {
     if table.is_null() {
         let why = why().filter(|text| !text.is_empty()).unwrap_or_else(|| {

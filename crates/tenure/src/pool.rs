@@ -169,9 +169,25 @@ impl PoolBuilder {
         self
     }
 
-    /// Bytes that stay cached when memory becomes idle. Without it, all of it.
+    /// Idle bytes that [`Resource::trim`] keeps at least. Without it, none.
     pub fn release_threshold(mut self, bytes: u64) -> Self {
         self.options.release_threshold = bytes;
+        self
+    }
+
+    /// Takes plain chunks from the upstream even where the pool could map address ranges of its own.
+    pub fn plain_chunks(mut self, yes: bool) -> Self {
+        self.options.plain_chunks = u32::from(yes);
+        self
+    }
+
+    /// Promises that no stream which is passed to the pool is ever capturing a graph: one driver call less for each
+    /// allocation.
+    ///
+    /// # Safety
+    /// It must be so: memory of a capture would be handed to other work while the graph still uses it.
+    pub unsafe fn assume_no_capture(mut self) -> Self {
+        self.options.assume_no_capture = 1;
         self
     }
 

@@ -300,7 +300,10 @@ impl Resource {
     /// As there, and [`Error::Invalid`] for an alignment that is none.
     #[inline]
     pub fn allocate_aligned<'a>(
-        &self, bytes: usize, alignment: usize, stream: impl Into<StreamRef<'a>>,
+        &self,
+        bytes: usize,
+        alignment: usize,
+        stream: impl Into<StreamRef<'a>>,
     ) -> Result<*mut c_void> {
         check_alignment(alignment)?;
         let mut ptr = std::ptr::null_mut();
@@ -321,7 +324,11 @@ impl Resource {
     /// happens then.
     #[inline]
     pub unsafe fn deallocate<'a>(
-        &self, ptr: *mut c_void, bytes: usize, alignment: usize, stream: impl Into<StreamRef<'a>>,
+        &self,
+        ptr: *mut c_void,
+        bytes: usize,
+        alignment: usize,
+        stream: impl Into<StreamRef<'a>>,
     ) -> Result<()> {
         // SAFETY: the library checks the block; the caller answers for its users.
         check(self.api, unsafe { (self.api.deallocate)(self.handle, ptr, bytes, alignment, stream.into().raw) })

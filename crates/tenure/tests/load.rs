@@ -113,6 +113,59 @@ fn a_library_that_refuses() {
     expect(&path, "Refused", &["does not serve ABI version"]);
 }
 
+/// Runs a copy of this program in `folder`, without anything in the environment that names a library.
+fn copy_in(folder: &Path) -> String {
+    std::fs::create_dir_all(folder).unwrap();
+    let program = folder.join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let output = Command::new(&program)
+        .args(["--exact", "report", "--ignored", "--nocapture", "--test-threads=1"])
+        .env_remove("TENURE_LIBRARY")
+        .env_remove("LD_LIBRARY_PATH")
+        .output()
+        .unwrap();
+    assert_quiet("report", &output);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn beside_the_program() {
+    common::setup();
+    let library = tenure::library_path().unwrap();
+    for (program, place) in [("", ""), ("", "lib"), ("bin", "lib"), ("a/b", "lib")] {
+        let folder = Folder::new("beside");
+        let place = folder.0.join(place);
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::copy(&library, place.join("libtenure.so.0")).unwrap();
+        let said = copy_in(&folder.0.join(program));
+        assert!(said.contains("FOUND abi 1"), "{program} {}: {said}", place.display());
+    }
+    // A broken one is not passed over.
+    let folder = Folder::new("beside-broken");
+    std::fs::create_dir_all(folder.0.join("lib")).unwrap();
+    std::fs::copy(&library, folder.0.join("lib/libtenure.so.0")).unwrap();
+    std::fs::write(folder.0.join("libtenure.so.0"), "text").unwrap();
+    let said = copy_in(&folder.0);
+    assert!(said.contains("Broken: ") && said.contains("repair or remove it"), "{said}");
+}
+
+#[test]
+fn nowhere() {
+    let folder = Folder::new("nowhere");
+    let said = copy_in(&folder.0.join("a/b"));
+    for part in [
+        "Missing: libtenure.so.0 was not found",
+        "install tenure, or set TENURE_LIBRARY",
+        "tenure_get_api in the global scope",
+        "among the loaded objects",
+        "a/b/lib/libtenure.so.0",
+        "a/b/../../lib/libtenure.so.0",
+        "where the system's loader looks",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in: {said}");
+    }
+}
+
 #[test]
 fn the_one_that_is_loaded_is_taken() {
     common::setup();

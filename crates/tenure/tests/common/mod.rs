@@ -9,6 +9,7 @@ static SETUP: Once = Once::new();
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Chooses the simulated device with two devices, unless the environment chose already. Called before anything of tenure's.
+#[allow(clippy::disallowed_methods, reason = "a test program chooses for itself, before it uses anything of tenure's")]
 pub(crate) fn setup() {
     SETUP.call_once(|| {
         for (name, value) in [("TENURE_DEVICE", "sim"), ("TENURE_SIM_DEVICES", "2")] {
