@@ -1,0 +1,43 @@
+# tenure. `make demo` shows what it does, `make test` says whether all of it works; both first say what they found here.
+#
+#   VENV=dir       the virtual environment to use (default: .venv, made if absent)
+#   PYTHON=python  the Python to make it with, and the first to test with
+#   ONLY="a b"     make test: these checks of ci/ alone
+#   V=1            make test: the output of each check as it comes
+
+export VENV PYTHON ONLY V
+.DEFAULT_GOAL := help
+.PHONY: help doctor lib demo test wheel gpu-bundle bench soak format clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+doctor: ## what is found on this machine, what is missing and what that costs
+	@tools/doctor
+
+lib: ## the shared library, the Python module and the command, in python/tenure
+	@tools/lib
+
+demo: ## one buffer through four languages, and replayed logs with a picture (demo/report.html)
+	@tools/demo
+
+test: ## every check; ends with what was skipped and why
+	@tools/doctor && ci/all $(ONLY)
+
+wheel: ## one wheel in dist/, installed and tried in a fresh environment of each Python found
+	@tools/doctor --quiet && tools/wheel
+
+gpu-bundle: ## target/gpu-bundle: everything to test and measure on a machine with an NVIDIA GPU and no Rust
+	@tools/doctor --quiet && tools/gpu-bundle
+
+bench: lib ## the first costs, each beside a reference measured in the same run
+	@python/tenure/bin/tenure bench
+
+soak: lib ## random long scenarios with a failing driver, for as long as SOAK_SECONDS says (default 600)
+	@ci/soak
+
+format: ## rewrites Rust and Python sources in the project's format
+	@tools/format
+
+clean: ## removes what was built; .venv stays
+	@rm -rf target dist demo build python/tenure/lib python/tenure/bin python/tenure/include python/tenure/cmake python/tenure/_tenure*.so
