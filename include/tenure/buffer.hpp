@@ -282,10 +282,7 @@ class device_buffer {
   {
     struct ::tenure_buffer_view view{};
     view.size = sizeof view;
-    if (handle_ != 0 && TENURE_DETAIL_CALL(buffer_view)(handle_, &view) != TENURE_OK) {
-      struct ::tenure_buffer_view const none{};
-      return none;
-    }
+    if (handle_ != 0 && TENURE_DETAIL_CALL(buffer_view)(handle_, &view) != TENURE_OK) { view = {}; }
     return view;
   }
   void destroy() noexcept

@@ -74,12 +74,11 @@ struct object_functions {
                                   tenure_request const* request,
                                   tenure_stream stream) noexcept
   {
-    try {
+    // The block is gone for the library, whatever the function did: it is told to the handler, with the exception's own text.
+    ::tenure::detail::call_and_report([&] {
       static_cast<Object*>(context)->deallocate(cuda_stream_view(stream), ptr, request->bytes, request->alignment);
-      return TENURE_OK;
-    } catch (...) {
-      return ::tenure::detail::hand_over_exception();
-    }
+    });
+    return TENURE_OK;
   }
   static tenure_status trim(void* context, std::size_t keep_bytes, std::size_t* released) noexcept
   {

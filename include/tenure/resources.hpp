@@ -138,8 +138,10 @@ class cuda_async_view_memory_resource : public resource {
 struct pool_options {
   std::size_t initial_pool_size{0};                ///< Taken at once, or an error. 0: the pool grows by need.
   std::optional<std::size_t> maximum_pool_size{};  ///< A hard limit that can be reached.
-  std::optional<std::size_t> release_threshold{};  ///< Kept when memory becomes idle; left out: all.
+  std::size_t release_threshold{0};                ///< `trim` keeps at least this many idle bytes.
   bool prefer_footprint{false};                    ///< Rather make a stream wait for another than grow.
+  bool assume_no_capture{false};                   ///< A promise: no stream that is passed is ever capturing.
+  bool plain_chunks{false};                        ///< Chunks of the upstream even where ranges could be mapped.
   cuda_device_id device{};                         ///< The device; left out: the current one.
 };
 
@@ -159,7 +161,7 @@ class pool_memory_resource : public resource {
   pool_memory_resource(resource_ref upstream,
                        std::size_t initial_pool_size,
                        std::optional<std::size_t> maximum_pool_size = std::nullopt)
-    : pool_memory_resource(upstream, pool_options{initial_pool_size, maximum_pool_size, std::nullopt, false, {}})
+    : pool_memory_resource(upstream, sizes(initial_pool_size, maximum_pool_size))
   {
   }
 
@@ -167,6 +169,13 @@ class pool_memory_resource : public resource {
   [[nodiscard]] std::size_t pool_size() const { return static_cast<std::size_t>(property("pool_size")); }
 
  private:
+  static pool_options sizes(std::size_t initial, std::optional<std::size_t> maximum)
+  {
+    pool_options options;
+    options.initial_pool_size = initial;
+    options.maximum_pool_size = maximum;
+    return options;
+  }
   static tenure_resource make(resource_ref upstream, pool_options const& options)
   {
     if (options.maximum_pool_size == std::size_t{0}) {
@@ -177,9 +186,11 @@ class pool_memory_resource : public resource {
     raw.size              = sizeof raw;
     raw.initial_bytes     = options.initial_pool_size;
     raw.maximum_bytes     = options.maximum_pool_size.value_or(0);
-    raw.release_threshold = options.release_threshold.value_or(0);
+    raw.release_threshold = options.release_threshold;
     raw.device            = options.device.value();
     raw.prefer_footprint  = options.prefer_footprint ? 1 : 0;
+    raw.assume_no_capture = options.assume_no_capture ? 1 : 0;
+    raw.plain_chunks      = options.plain_chunks ? 1 : 0;
     tenure_resource made  = TENURE_RESOURCE_NULL;
     ::tenure::detail::check(TENURE_DETAIL_CALL(pool_create)(upstream.handle(), &raw, &made));
     return made;

@@ -488,7 +488,7 @@ typedef struct tenure_pool_options {
    */
   uint64_t maximum_bytes;
   /**
-   * Bytes that stay cached when memory becomes idle. 0 and `UINT64_MAX`: all of it.
+   * `tenure_resource_trim` keeps at least this many idle bytes.
    */
   uint64_t release_threshold;
   /**
@@ -499,6 +499,15 @@ typedef struct tenure_pool_options {
    * 0: rather grow than make one stream wait for another. 1: the other way round.
    */
   uint32_t prefer_footprint;
+  /**
+   * 1: the caller promises that no stream it passes is ever capturing; one driver call less per
+   * allocation.
+   */
+  uint32_t assume_no_capture;
+  /**
+   * 1: take plain chunks from the upstream even where the pool could map address ranges of its own.
+   */
+  uint32_t plain_chunks;
 } tenure_pool_options;
 
 /**
@@ -1602,7 +1611,7 @@ TENURE_STATIC_ASSERT(sizeof(tenure_resource_vtable) == 56, tenure_resource_vtabl
 TENURE_STATIC_ASSERT(sizeof(tenure_owner) == 16, tenure_owner_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_info) == 80, tenure_info_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_statistics) == 56, tenure_statistics_has_the_size_of_the_library);
-TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 40, tenure_pool_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 48, tenure_pool_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_async_options) == 40, tenure_async_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(struct tenure_buffer_view) == 72, tenure_buffer_view_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_detached) == 64, tenure_detached_has_the_size_of_the_library);

@@ -109,7 +109,8 @@ static void a_buffer_outlives_the_references_to_its_resource(void)
   CHECK_EQ(book.drops, 0);
   CHECK(view_of(buffer).ptr != NULL);
   CHECK_EQ(view_of(buffer).bytes, 1000);
-  CHECK_OK(tenure_fill_async(view_of(buffer).ptr, 7, 1000, TENURE_STREAM_LEGACY));
+  CHECK_OK(tenure_copy_async(view_of(buffer).ptr, &book, sizeof book, TENURE_STREAM_LEGACY));
+  CHECK_OK(tenure_stream_synchronize(TENURE_STREAM_LEGACY));
   CHECK_OK(tenure_buffer_destroy(buffer));
   CHECK_OK(tenure_collect());
   CHECK_EQ(book.drops, 1);
@@ -588,6 +589,59 @@ static void the_error_of_a_callback_comes_through(void)
   CHECK_OK(tenure_resource_release(failing));
 }
 
+/* Out of memory, misuse and a device fault are three different errors. */
+static void a_failure_of_the_driver_is_told_apart(void)
+{
+  tenure_resource cuda = 0;
+  tenure_buffer made   = 0;
+  tenure_error error;
+  uint32_t simulated = 0;
+  uint64_t live;
+  REQUIRE_OK(tenure_sim_active(&simulated));
+  if (!simulated) { return; }
+  REQUIRE_OK(tenure_cuda_resource(&cuda));
+  live = live_of(cuda);
+  CHECK_OK(tenure_sim_fail_next("cuMemAlloc", 2, 0)); /* CUDA_ERROR_OUT_OF_MEMORY */
+  CHECK_ERROR(tenure_buffer_create(1000, 0, TENURE_STREAM_LEGACY, cuda, &made), TENURE_ERROR_OUT_OF_MEMORY);
+  CHECK_EQ(check_last_error().requested, 1000);
+  CHECK_OK(tenure_sim_fail_next("cuMemAlloc", 999, 0)); /* CUDA_ERROR_UNKNOWN */
+  CHECK_ERROR(tenure_buffer_create(1000, 0, TENURE_STREAM_LEGACY, cuda, &made), TENURE_ERROR_CUDA);
+  error = check_last_error();
+  CHECK(error.cuda_code == 999);
+  CHECK(error.cuda_name != NULL && strcmp(error.cuda_name, "CUDA_ERROR_UNKNOWN") == 0);
+  CHECK(error.cuda_call != NULL && strstr(error.cuda_call, "cuMemAlloc") != NULL);
+  CHECK_OK(tenure_sim_fail_clear());
+  CHECK(made == 0);
+  CHECK_EQ(live_of(cuda), live);
+  CHECK_OK(tenure_buffer_create(1000, 0, TENURE_STREAM_LEGACY, cuda, &made));
+  CHECK_OK(tenure_buffer_destroy(made));
+  CHECK_OK(tenure_resource_release(cuda));
+}
+
+/* What never waits changes nothing when it would have to. */
+static void try_functions_change_nothing_when_they_would_wait(void)
+{
+  ledger book;
+  tenure_resource resource = counting(&book);
+  tenure_buffer made       = 0;
+  void* ptr                = NULL;
+  tenure_status status;
+  CHECK_ERROR(tenure_try_allocate(resource, 100, 0, TENURE_STREAM_LEGACY, &ptr), TENURE_ERROR_WOULD_BLOCK);
+  CHECK_ERROR(tenure_buffer_try_create(100, 0, TENURE_STREAM_LEGACY, resource, &made), TENURE_ERROR_WOULD_BLOCK);
+  CHECK(ptr == NULL && made == 0);
+  CHECK_EQ(book.allocations, 0);
+  REQUIRE_OK(tenure_buffer_create(100, 0, TENURE_STREAM_LEGACY, resource, &made));
+  CHECK_ERROR(tenure_buffer_try_destroy(made), TENURE_ERROR_WOULD_BLOCK);
+  CHECK_EQ(view_of(made).bytes, 100);
+  CHECK_OK(tenure_buffer_destroy(made));
+  /* The last reference: the closing is left to collect. */
+  status = tenure_resource_try_release(resource);
+  CHECK(status == TENURE_OK_COLLECT);
+  CHECK_EQ(book.drops, 0);
+  CHECK_OK(tenure_collect());
+  CHECK_EQ(book.drops, 1);
+}
+
 int main(void)
 {
   RUN(a_buffer_outlives_the_references_to_its_resource);
@@ -607,5 +661,7 @@ int main(void)
   RUN(no_bytes_call_nobody);
   RUN(bytes_survive_growth_and_copies);
   RUN(the_error_of_a_callback_comes_through);
+  RUN(a_failure_of_the_driver_is_told_apart);
+  RUN(try_functions_change_nothing_when_they_would_wait);
   return check_finish("rules.c", 0);
 }

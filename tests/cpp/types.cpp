@@ -274,4 +274,26 @@ TEST(the_library_says_what_it_is)
   cuda_set_device_raii const same{get_current_cuda_device()};
 }
 
-int main() { return check::run_all("types.cpp"); }
+TEST(a_foreign_handle_is_reported_by_the_destructor)
+{
+  std::string said;
+  set_misuse_handler([&said](std::string_view message) { said = message; });
+  {
+    device_buffer const buffer = device_buffer::from_handle(12345);
+    CHECK(buffer && buffer.size() == 0 && buffer.data() == nullptr);
+    CHECK_THROWS(buffer.view(), bad_handle, "");
+  }
+  CHECK(!said.empty());
+  said.clear();
+  {
+    mr::resource resource = mr::resource::from_handle(12345);
+    CHECK_THROWS(resource.id(), bad_handle, "");
+    CHECK_THROWS(mr::resource(resource), bad_handle, "");
+    CHECK_THROWS(device_buffer(10, cuda_stream_legacy, resource), bad_handle, "");
+  }
+  CHECK(!said.empty());
+  CHECK_EQ(misuse_count(), 2);
+  set_misuse_handler({});
+}
+
+int main() { return check::run_all("types.cpp", 2); }
