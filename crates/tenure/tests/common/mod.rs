@@ -27,6 +27,30 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Says why a test does nothing here: the suites run on CUDA as well (`TENURE_DEVICE=cuda`).
+#[expect(clippy::print_stdout, reason = "what was skipped is part of the outcome")]
+pub(crate) fn skip_unless(here: bool, needs: &str) -> bool {
+    if !here {
+        println!("skipped: it needs {needs}");
+    }
+    !here
+}
+
+/// True on the simulated device.
+pub(crate) fn simulated() -> bool {
+    tenure::sim::is_active().expect("a device")
+}
+
+/// The second device, where there are two.
+pub(crate) fn second_device() -> Option<tenure::Device> {
+    tenure::Device::new(1).ok()
+}
+
+/// How often the rules of the driver were broken; the simulated device counts that.
+pub(crate) fn violations() -> u64 {
+    if simulated() { tenure::sim::violations().expect("a count") } else { 0 }
+}
+
 /// Runs an ignored test of this program as a process of its own.
 pub(crate) fn child(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
