@@ -15,8 +15,8 @@
 //! * `stream=None` is the home stream, except in constructors, where it is `DEFAULT_STREAM`.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -65,20 +65,37 @@ pub(crate) struct DeviceBuffer {
     owned: OnceLock<Arc<Owned>>,
     /// Buffer-protocol exports; -1 while a thread changes the buffer.
     exports: AtomicIsize,
+    turn: Mutex<()>,
+    /// The thread whose turn it is, to tell waiting from waiting for oneself.
+    holder: AtomicUsize,
     /// The memory was taken over from somebody who forbids writing.
     pub(crate) readonly: AtomicBool,
 }
 
 /// The right to change a buffer, given back when dropped.
-pub(crate) struct Change<'a>(&'a AtomicIsize);
+pub(crate) struct Change<'a> {
+    exports: &'a AtomicIsize,
+    _turn: Turn<'a>,
+}
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        self.exports.store(0, Ordering::Release);
     }
 }
 
-/// One export through the buffer protocol, begun.
+/// The engine works on a buffer for one call at a time; this is a call's turn.
+pub(crate) struct Turn<'a> {
+    holder: &'a AtomicUsize,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.holder.store(0, Ordering::Release);
+    }
+}
+
 impl DeviceBuffer {
     /// A Python object of the class itself for a buffer, which is taken over.
     pub(crate) fn wrap(py: Python<'_>, buffer: tenure_buffer) -> PyResult<Bound<'_, Self>> {
@@ -134,9 +151,27 @@ impl DeviceBuffer {
         Ok(view)
     }
 
+    /// Waits for this call's turn, without the interpreter lock.
+    ///
+    /// # Errors
+    /// A call further up on this thread has it (a callback uses the buffer that it allocates for).
+    pub(crate) fn turn(&self, py: Python<'_>) -> PyResult<Turn<'_>> {
+        let me = gil::this_thread();
+        if self.holder.load(Ordering::Acquire) == me {
+            return Err(PyBufferError::new_err("the buffer is in use by the call that called this function"));
+        }
+        let lock = match self.turn.try_lock() {
+            Ok(lock) => lock,
+            Err(_) => gil::detach(py, || self.turn.lock().unwrap_or_else(PoisonError::into_inner)),
+        };
+        self.holder.store(me, Ordering::Release);
+        Ok(Turn { holder: &self.holder, _lock: lock })
+    }
+
     /// Begins what may move or free the memory, or replace it.
-    pub(crate) fn change(&self, what: &str) -> PyResult<Change<'_>> {
+    pub(crate) fn change(&self, py: Python<'_>, what: &str) -> PyResult<Change<'_>> {
         let owned = self.owned()?;
+        let turn = self.turn(py)?;
         if let Err(exports) = self.exports.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Acquire) {
             return Err(PyBufferError::new_err(if exports < 0 {
                 format!("the buffer cannot be {what} now: another thread is changing it")
@@ -144,7 +179,7 @@ impl DeviceBuffer {
                 format!("the buffer cannot be {what} while {exports} memoryview(s) show it; release them first")
             }));
         }
-        let change = Change(&self.exports);
+        let change = Change { exports: &self.exports, _turn: turn };
         // Only under the lock of the interpreter can the count rise, and nobody exports during a change.
         if Arc::strong_count(owned) > 1 {
             return Err(PyBufferError::new_err(format!(
@@ -211,7 +246,7 @@ impl DeviceBuffer {
         call_it: unsafe extern "C" fn(tenure_buffer, usize, tenure_stream) -> tenure_status,
     ) -> PyResult<()> {
         self.writable()?;
-        let _change = self.change(what)?;
+        let _change = self.change(py, what)?;
         let (_held, carried) = self.stream_or_home(py, stream)?;
         let buffer = self.handle()?;
         // SAFETY: the handles are held by this object and by `_held`.
@@ -343,8 +378,11 @@ impl DeviceBuffer {
             return Ok(Some(object));
         }
         let mut out = TENURE_RESOURCE_NULL;
-        // SAFETY: `out` is valid for writing.
-        check(py, unsafe { (api().buffer_resource)(buffer, &mut out) })?;
+        {
+            let _turn = self.turn(py)?;
+            // SAFETY: `out` is valid for writing.
+            check(py, unsafe { (api().buffer_resource)(buffer, &mut out) })?;
+        }
         if out == TENURE_RESOURCE_NULL {
             return Ok(None);
         }
@@ -382,7 +420,7 @@ impl DeviceBuffer {
     #[pyo3(signature = (stream=None))]
     fn shrink_to_fit(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.writable()?;
-        let _change = self.change("shrunk")?;
+        let _change = self.change(py, "shrunk")?;
         let (_held, carried) = self.stream_or_home(py, stream)?;
         let buffer = self.handle()?;
         // SAFETY: the handles are held by this object and by `_held`.
@@ -444,6 +482,7 @@ impl DeviceBuffer {
 
     fn record_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream::argument(Some(stream))?;
+        let _turn = self.turn(py)?;
         let (buffer, carried) = (self.handle()?, stream.carried());
         // SAFETY: the handles are held by this object and by `stream`.
         call(py, || unsafe { (api().buffer_record_stream)(buffer, carried) })
@@ -451,6 +490,7 @@ impl DeviceBuffer {
 
     fn set_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream::argument(Some(stream))?;
+        let _turn = self.turn(py)?;
         let (buffer, carried) = (self.handle()?, stream.carried());
         // SAFETY: the handles are held by this object and by `stream`.
         call(py, || unsafe { (api().buffer_set_stream)(buffer, carried) })
@@ -458,7 +498,7 @@ impl DeviceBuffer {
 
     #[pyo3(signature = (stream=None))]
     fn close(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let _change = self.change("closed")?;
+        let _change = self.change(py, "closed")?;
         let buffer = self.handle()?;
         let held = stream.map(|stream| stream::argument(Some(stream))).transpose()?;
         let carried = held.as_ref().map(|stream| stream.carried());
@@ -478,7 +518,7 @@ impl DeviceBuffer {
     }
 
     fn detach<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let _change = self.change("detached")?;
+        let _change = self.change(py, "detached")?;
         let buffer = self.handle()?;
         // SAFETY: all fields are integers and pointers, for which zeros are values.
         let mut out: tenure_detached = unsafe { std::mem::zeroed() };
@@ -568,7 +608,7 @@ fn _borrow_buffer(buffer: &Bound<'_, PyAny>) -> PyResult<u64> {
 fn _take_buffer(buffer: &Bound<'_, PyAny>) -> PyResult<u64> {
     let py = buffer.py();
     let this = ours(buffer)?.get();
-    let _change = this.change("taken")?;
+    let _change = this.change(py, "taken")?;
     let view = this.view(py)?;
     let mut resource = TENURE_RESOURCE_NULL;
     // SAFETY: `resource` is valid for writing.

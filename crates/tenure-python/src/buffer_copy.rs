@@ -125,6 +125,7 @@ pub(crate) fn duplicate(
     resource: tenure_resource,
 ) -> PyResult<tenure_buffer> {
     let _use = Use::begin(this)?;
+    let _turn = this.turn(py)?;
     let source = this.handle()?;
     let mut out: tenure_buffer = 0;
     // SAFETY: `out` is valid for writing; the handles are held by the caller.
@@ -196,6 +197,7 @@ pub(crate) fn copy_from_device(
     if let Ok(other) = source.cast::<DeviceBuffer>() {
         let other = other.get();
         let _other_use = Use::begin(other)?;
+        let _turn = other.turn(py)?;
         let from = other.view(py)?;
         fits(view.bytes, from.bytes, "the source")?;
         let (other_buffer, home) = (other.handle()?, Stream::sharing(py, from.stream)?);

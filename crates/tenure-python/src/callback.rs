@@ -204,16 +204,27 @@ impl CallbackMemoryResource {
     }
 }
 
-/// Whether the Python object's own reference is all that the engine counts on this resource.
-fn is_ours_alone(handle: tenure_resource) -> bool {
+/// The references that the engine counts on a resource: anchors and lights. `None` where it does not tell.
+fn references(handle: tenure_resource) -> Option<(u64, u64)> {
     let read = |name: &std::ffi::CStr| {
         let mut out = 0;
         // SAFETY: `name` is a string and `out` is valid for writing.
         let status = unsafe { (api().resource_property)(handle, name.as_ptr(), &mut out) };
         (status == TENURE_OK).then_some(out)
     };
-    // Where the engine does not say, the answer is no: nothing is collected, nothing is harmed.
-    matches!((read(c"anchors"), read(c"lights")), (Some(anchors), Some(lights)) if anchors + lights == 1)
+    Some((read(c"anchors")?, read(c"lights")?))
+}
+
+/// Whether the Python object's own reference is all that the engine counts on this resource. Where the engine does not
+/// tell, the answer is no: nothing is collected, nothing is harmed.
+fn is_ours_alone(handle: tenure_resource) -> bool {
+    references(handle).is_some_and(|(anchors, lights)| anchors + lights == 1)
+}
+
+/// For tests: what the engine counts.
+#[pyfunction]
+pub(crate) fn _references(mr: &Bound<'_, PyAny>) -> PyResult<Option<(u64, u64)>> {
+    Ok(references(crate::resource::argument(mr)?))
 }
 
 #[pymethods]
@@ -224,11 +235,13 @@ impl CallbackMemoryResource {
         PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(Self::default())
     }
 
-    #[pyo3(signature = (allocate_func, deallocate_func))]
+    #[pyo3(signature = (allocate_func, deallocate_func, *, device_accessible=true, host_accessible=false))]
     fn __init__(
         slf: &Bound<'_, Self>,
         allocate_func: &Bound<'_, PyAny>,
         deallocate_func: &Bound<'_, PyAny>,
+        device_accessible: bool,
+        host_accessible: bool,
     ) -> PyResult<()> {
         for (function, name) in [(allocate_func, "allocate_func"), (deallocate_func, "deallocate_func")] {
             if !function.is_callable() {
@@ -243,10 +256,19 @@ impl CallbackMemoryResource {
             })),
             in_flight: AtomicUsize::new(0),
         }));
+        // Not TENURE_INTERPRETED: the functions above see for themselves that the interpreter is going, and then a free
+        // is nothing to report.
+        let mut properties = TENURE_STREAM_ORDERED;
+        if device_accessible {
+            properties |= TENURE_DEVICE_ACCESSIBLE;
+        }
+        if host_accessible {
+            properties |= TENURE_HOST_ACCESSIBLE;
+        }
         let vtable = tenure_resource_vtable {
             size: size_of::<tenure_resource_vtable>(),
             kind: c"callback".as_ptr(),
-            properties: TENURE_DEVICE_ACCESSIBLE | TENURE_STREAM_ORDERED,
+            properties,
             device: -1,
             allocate: Some(allocate),
             deallocate: Some(deallocate),

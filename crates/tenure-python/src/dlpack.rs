@@ -232,6 +232,7 @@ pub(crate) fn export<'py>(
     };
     let exported = view_of(py, &owned)?;
     if exported.bytes != 0 {
+        let _turn = this.turn(py)?;
         hand_over(py, &owned, &exported, target.0 == CPU, theirs)?;
     }
     // While the capsule was prepared the lock may have been free; whoever began a change in between has seen the count.
@@ -339,8 +340,11 @@ fn hand_over(
 /// A copy under the buffer's own resource; the current one where it has none.
 fn own_copy(py: Python<'_>, this: &DeviceBuffer, view: &tenure_buffer_view) -> PyResult<tenure_buffer> {
     let mut resource = TENURE_RESOURCE_NULL;
-    // SAFETY: `resource` is valid for writing.
-    check(py, unsafe { (api().buffer_resource)(this.handle()?, &mut resource) })?;
+    {
+        let _turn = this.turn(py)?;
+        // SAFETY: `resource` is valid for writing.
+        check(py, unsafe { (api().buffer_resource)(this.handle()?, &mut resource) })?;
+    }
     let home = Stream::sharing(py, view.stream)?;
     if resource == TENURE_RESOURCE_NULL {
         let current = buffer::resource_or_current(py, None)?;

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString, c_char, c_void};
 
 use pyo3::exceptions::{
-    PyBaseException, PyMemoryError, PyNotImplementedError, PyRuntimeError, PySystemError, PyValueError,
+    PyBaseException, PyNotImplementedError, PyRuntimeError, PySystemError, PyValueError,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -116,6 +116,15 @@ pub(crate) fn error(py: Python<'_>, status: tenure_status) -> PyErr {
     }
 }
 
+/// For `tenure/python.h`: raises the exception for the last failing call on this thread, which answered `status`.
+#[pyfunction]
+pub(crate) fn _raise_for_status(py: Python<'_>, status: tenure_status) -> PyResult<()> {
+    if status == TENURE_OK_COLLECT {
+        return call(py, gil::collect);
+    }
+    check(py, status)
+}
+
 fn misuse_name(kind: u32) -> &'static str {
     match kind {
         1 => "unknown pointer",
@@ -170,14 +179,9 @@ pub(crate) unsafe extern "C" fn drop_reference(context: *mut c_void) {
 
 /// In a callback: gives the exception to the engine, and says what the callback should return.
 ///
-/// A `MemoryError` is out of memory for everyone between here and the caller, so that what retries may retry; the
-/// exception itself comes back all the same.
+/// `MemoryError` is no exception to that: the object that was raised is worth more to the caller than the status.
 pub(crate) fn raise_through(py: Python<'_>, raised: PyErr) -> tenure_status {
-    let status = if raised.is_instance_of::<PyMemoryError>(py) {
-        TENURE_ERROR_OUT_OF_MEMORY
-    } else {
-        TENURE_ERROR_CALLBACK
-    };
+    let status = TENURE_ERROR_CALLBACK;
     let message = CString::new(raised.to_string().replace('\0', " ")).unwrap_or_default();
     let value: Py<PyBaseException> = raised.into_value(py);
     // SAFETY: the message is a string; the payload is an owned reference that `drop_reference` or `take_payload` takes.

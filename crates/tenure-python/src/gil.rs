@@ -40,7 +40,8 @@ const WAIT_FOR_COMING: Duration = Duration::from_secs(2);
 /// How long the exit hook waits for callbacks that run Python code.
 const WAIT_FOR_INSIDE: Duration = Duration::from_millis(200);
 
-fn this_thread() -> usize {
+/// A number that no other running thread has; never 0.
+pub(crate) fn this_thread() -> usize {
     // SAFETY: takes no argument and cannot fail.
     unsafe { libc::pthread_self() as usize }
 }

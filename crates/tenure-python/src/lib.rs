@@ -70,9 +70,11 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;
     module.add_function(wrap_pyfunction!(resource::misuse_count, module)?)?;
+    module.add_function(wrap_pyfunction!(callback::_references, module)?)?;
     module.add_function(wrap_pyfunction!(resource::_wrap_resource, module)?)?;
     module.add_function(wrap_pyfunction!(resource::_borrow_resource, module)?)?;
     module.add_function(wrap_pyfunction!(resource::_retain_resource, module)?)?;
+    module.add_function(wrap_pyfunction!(errors::_raise_for_status, module)?)?;
     module.add_function(wrap_pyfunction!(dlpack::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::from_cuda_array_interface, module)?)?;
 

@@ -453,10 +453,11 @@ pub(crate) fn _wrap_resource(py: Python<'_>, handle: u64) -> PyResult<Bound<'_, 
     DeviceMemoryResource::wrap(py, handle)
 }
 
-/// For `tenure/python.h`: the reference of a resource, borrowed while `mr` lives.
+/// For `tenure/python.h`: the reference of a resource, borrowed while `mr` lives; for `None` the word for the current one.
 #[pyfunction]
-pub(crate) fn _borrow_resource(mr: &Bound<'_, PyAny>) -> PyResult<u64> {
-    argument(mr)
+#[pyo3(signature = (mr))]
+pub(crate) fn _borrow_resource(py: Python<'_>, mr: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
+    crate::buffer::resource_or_current(py, mr)
 }
 
 /// For `tenure/python.h`: a reference of one's own.

@@ -8,7 +8,7 @@
 use std::ffi::c_void;
 
 use pyo3::basic::CompareOp;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use tenure_abi::*;
@@ -311,14 +311,23 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// For `tenure/python.h`: a stream that takes over the reference in `object` (0: none).
 #[pyfunction]
 fn _wrap_stream(py: Python<'_>, raw: usize, object: u64) -> PyResult<Py<Stream>> {
-    Py::new(py, Stream { raw, object })
+    let given = tenure_stream { raw: raw as *mut c_void, object };
+    let made = Py::new(py, Stream::sharing(py, given)?)?;
+    if object != 0 {
+        // Only now: after a failure the reference is still the caller's.
+        // SAFETY: the reference was given to this function, and the object has one of its own.
+        gil::without_lock(|| unsafe { (api().stream_release)(object) });
+    }
+    Ok(made)
 }
 
-/// For `tenure/python.h`: the address and the object of a stream, borrowed while `stream` lives.
+/// For `tenure/python.h`: the address and the object of a stream, borrowed while `stream` lives; `None` is the default one.
 #[pyfunction]
-fn _borrow_stream(stream: &Bound<'_, PyAny>) -> PyResult<(usize, u64)> {
+#[pyo3(signature = (stream))]
+fn _borrow_stream(stream: Option<&Bound<'_, PyAny>>) -> PyResult<(usize, u64)> {
+    let Some(stream) = stream else { return Ok((DEFAULT.raw as usize, DEFAULT.object)) };
     let Ok(stream) = stream.cast::<Stream>() else {
-        return Err(PyRuntimeError::new_err("this is no tenure.Stream; make one of it first: tenure.Stream(stream)"));
+        return Err(PyTypeError::new_err("this is no tenure.Stream; make one of it first: tenure.Stream(stream)"));
     };
     Ok((stream.get().raw, stream.get().object))
 }
