@@ -69,7 +69,13 @@ fn program(seed: u64, steps: usize) -> Vec<Op> {
             91..=92 => Op::Shrink { pick: r.next() },
             93..=95 => Op::Prove { tag: tag(r.below(3) as u32) + r.below(2) as u32 },
             96..=97 => Op::Seal { tag: tag(r.below(3) as u32) },
-            98 => if r.below(2) == 0 { Op::Drain } else { Op::Consolidate },
+            98 => {
+                if r.below(2) == 0 {
+                    Op::Drain
+                } else {
+                    Op::Consolidate
+                }
+            }
             _ => Op::Feed { bytes: (1 + r.below(256)) << 10 },
         })
         .collect()
@@ -131,7 +137,8 @@ fn run(ops: &[Op]) -> Result<u64, String> {
                     Ok(entry) => entry,
                     Err(fault) => return fail(format!("{offset} is live and was not found: {fault:?}")),
                 };
-                if (entry.offset, entry.bytes, entry.owner, entry.stamp) != (offset, what.bytes, what.owner, what.stamp) {
+                if (entry.offset, entry.bytes, entry.owner, entry.stamp) != (offset, what.bytes, what.owner, what.stamp)
+                {
                     return fail(format!("{entry:?} is not what was booked"));
                 }
                 place.free(&entry, tag(stream));

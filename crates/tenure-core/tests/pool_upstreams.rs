@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use common::*;
-use tenure_core::error::{Error, OutOfMemory, Result};
+use tenure_core::error::{Error, Result};
 use tenure_core::pool::{Pool, PoolOptions};
 use tenure_core::resource::leaf::shared;
 use tenure_core::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
@@ -75,7 +75,7 @@ impl MemoryResource for Shared {
         let it = &self.0;
         let manner = *it.manner.lock();
         match manner {
-            Manner::OutOfMemory => return Err(Error::OutOfMemory(Box::new(OutOfMemory::default()))),
+            Manner::OutOfMemory => return Err(Error::OutOfMemory(Box::default())),
             Manner::Broken => return Err(Error::Callback("no luck today".into(), None)),
             Manner::Null => return Ok(0),
             Manner::SameTwice if it.last.load(Ordering::SeqCst) != 0 => return Ok(it.last.load(Ordering::SeqCst)),
@@ -125,7 +125,8 @@ fn over(upstream: &Resource, options: PoolOptions) -> Pool {
 fn chunks_serve_and_go_back_whole() {
     let _machine = machine();
     let (upstream, it) = Upstream::make();
-    let pool = over(&upstream, PoolOptions { initial_bytes: MIB, maximum_bytes: Some(256 * MIB), ..Default::default() });
+    let pool =
+        over(&upstream, PoolOptions { initial_bytes: MIB, maximum_bytes: Some(256 * MIB), ..Default::default() });
     assert!(!pool.has_own_ranges());
     assert_eq!(it.bytes(), MIB, "the initial size, exactly");
     let small = allocate(&pool, 100, LEGACY).unwrap();
@@ -279,11 +280,8 @@ impl MemoryResource for SharedCircle {
 #[test]
 fn an_upstream_that_asks_its_own_pool_is_served_or_refused() {
     let _machine = machine();
-    let circle = Arc::new(Circle {
-        pool: Mutex::new(None),
-        seen: Mutex::default(),
-        next: AtomicU64::new(0x7100_0000_0000),
-    });
+    let circle =
+        Arc::new(Circle { pool: Mutex::new(None), seen: Mutex::default(), next: AtomicU64::new(0x7100_0000_0000) });
     let upstream = resource(SharedCircle(circle.clone()));
     let pool = Arc::new(over(&upstream, PoolOptions { initial_bytes: 2 * MIB, ..Default::default() }));
     *circle.pool.lock() = Some(Arc::downgrade(&pool));
@@ -328,7 +326,8 @@ fn threads_share_a_pool_without_sharing_memory() {
                     for step in 0..1500 {
                         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                         if random >> 33 & 1 == 0 || held.is_empty() {
-                            let bytes = if step % 7 == 0 { random >> 40 & 0x3f_ffff } else { random >> 48 & 0x7fff } + 1;
+                            let bytes =
+                                if step % 7 == 0 { random >> 40 & 0x3f_ffff } else { random >> 48 & 0x7fff } + 1;
                             match allocate(pool, bytes, me) {
                                 Ok(ptr) => {
                                     sim::launch(me.raw.as_raw(), &[], &[(ptr, bytes as usize, thread as u8)]).unwrap();

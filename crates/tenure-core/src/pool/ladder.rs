@@ -234,10 +234,7 @@ impl Pool {
             if cur(number) == stamp {
                 continue;
             }
-            let choices = [
-                record.sealed.is_some().then(|| sealed(number)),
-                record.touchable().then(|| cur(number)),
-            ];
+            let choices = [record.sealed.is_some().then(|| sealed(number)), record.touchable().then(|| cur(number))];
             for tag in choices.into_iter().flatten() {
                 let align = request.align as u64;
                 if let Some(offset) = place.allocate(request.bytes as u64, align, &[tag], stamp, request.owner, zone) {
@@ -485,8 +482,11 @@ impl Pool {
             let short = if plan.usable > left { plan.usable - left } else { plan.bytes };
             // The free block that the growth extends stays.
             let kept = plan.offset - plan.extends..plan.offset;
-            let others: Vec<(u64, u64)> =
-                all.iter().copied().filter(|(offset, bytes)| offset + bytes <= kept.start || *offset >= kept.end).collect();
+            let others: Vec<(u64, u64)> = all
+                .iter()
+                .copied()
+                .filter(|(offset, bytes)| offset + bytes <= kept.start || *offset >= kept.end)
+                .collect();
             let mut chosen = Vec::new();
             let mut sum = 0;
             for piece in idle(&others, &state.place, u64::MAX) {

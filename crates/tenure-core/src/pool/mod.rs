@@ -169,6 +169,8 @@ pub struct Pool {
     /// How often the device was waited for.
     proofs: AtomicU64,
     peak_reserved: AtomicU64,
+    /// What of it the upstream has been told.
+    shown: AtomicU64,
 }
 
 impl Pool {
@@ -192,7 +194,8 @@ impl Pool {
         }
         let driver = crate::device::driver()?;
         let properties = driver.device(device)?.properties()?;
-        let own_ranges = upstream.body().kind() == "cuda" && properties.capabilities.virtual_memory && !options.plain_chunks;
+        let own_ranges =
+            upstream.body().kind() == "cuda" && properties.capabilities.virtual_memory && !options.plain_chunks;
         let pages = if own_ranges {
             Pages::Virtual(VirtualRange::new(driver.device(device)?, properties.total_memory as u64)?)
         } else {
@@ -221,6 +224,7 @@ impl Pool {
             upstream,
             proofs: AtomicU64::new(0),
             peak_reserved: AtomicU64::new(0),
+            shown: AtomicU64::new(0),
         };
         pool.start()?;
         Ok(pool)
@@ -239,9 +243,10 @@ impl Pool {
         };
         let usable = if taken <= self.limit() { taken } else { usable };
         let plan = pages::Plan { offset: 0, bytes: taken, usable, extends: 0, tag: PROVEN };
-        let plan = self.pages.grow(plan, self.options.maximum_bytes, &self.upstream).map_err(|e| {
-            if e.is_out_of_memory() { self.out_of_memory(bytes) } else { e }
-        })?;
+        let plan = self
+            .pages
+            .grow(plan, self.options.maximum_bytes, &self.upstream)
+            .map_err(|e| if e.is_out_of_memory() { self.out_of_memory(bytes) } else { e })?;
         self.state.lock().place.extend(plan.offset, plan.usable, PROVEN, LARGE);
         self.note_reserved();
         Ok(())
@@ -294,6 +299,7 @@ impl Drop for Pool {
         }
         let pieces = self.pages.pieces();
         let (stay, error) = self.pages.give_back(&pieces, &self.upstream);
+        self.note_reserved();
         if let Some(e) = error {
             log::error!("tenure: {} pieces of a pool could not be given back when it ended: {e}", stay.len());
         }

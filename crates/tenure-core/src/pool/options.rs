@@ -108,7 +108,9 @@ impl PoolOptions {
             ("release_threshold", self.release_threshold),
         ] {
             if value > MAX_BYTES as u64 {
-                return Err(Error::invalid(format!("{name} is {value}: no machine has that much; give at most {MAX_BYTES}")));
+                return Err(Error::invalid(format!(
+                    "{name} is {value}: no machine has that much; give at most {MAX_BYTES}"
+                )));
             }
         }
         if maximum < super::place::UNIT {

@@ -1,9 +1,10 @@
 //! Figures, giving back, and the error that names them.
 
 use super::pages::idle;
-use super::{Pool, State};
+use super::{Pages, Pool, State};
 use crate::error::{Error, OutOfMemory, Result};
 use crate::resource::Info;
+use crate::resource::leaf::Cuda;
 use crate::sync::atomic::Ordering;
 
 impl Pool {
@@ -28,9 +29,16 @@ impl Pool {
         }
     }
 
-    /// The peak of what is reserved; called after each growth.
+    /// Keeps the peak of what is reserved, and shows in the plain device resource below what the pool took by itself.
+    /// Called by whoever has the turn, after each change.
     pub(super) fn note_reserved(&self) {
-        self.peak_reserved.fetch_max(self.pages.reserved(), Ordering::Relaxed);
+        let now = self.pages.reserved();
+        self.peak_reserved.fetch_max(now, Ordering::Relaxed);
+        if let (Pages::Virtual(_), Some(cuda)) = (&self.pages, self.upstream.downcast::<Cuda>()) {
+            let before = self.shown.swap(now, Ordering::Relaxed);
+            cuda.note_pages_taken(now.saturating_sub(before));
+            cuda.note_pages_given(before.saturating_sub(now));
+        }
     }
 
     /// Out of memory, with every figure.
@@ -92,6 +100,7 @@ impl Pool {
         let before = self.pages.reserved();
         let (stay, error) = self.pages.give_back(pieces, &self.upstream);
         let went = before.saturating_sub(self.pages.reserved());
+        self.note_reserved();
         if !stay.is_empty() {
             let mut state = self.state.lock();
             for (offset, bytes) in &stay {
@@ -109,7 +118,7 @@ impl Pool {
     /// The zone that an offset belongs to for good.
     fn zone_at(&self, offset: u64) -> u8 {
         match &self.pages {
-            super::Pages::Virtual(v) if offset >= v.small_base() => super::place::SMALL,
+            Pages::Virtual(v) if offset >= v.small_base() => super::place::SMALL,
             _ => super::place::LARGE,
         }
     }

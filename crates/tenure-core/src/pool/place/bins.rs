@@ -46,14 +46,7 @@ fn bin(units: u32) -> (usize, usize) {
 
 impl Bins {
     pub(super) fn new() -> Self {
-        Self {
-            rows: 0,
-            steps: [0; ROWS],
-            heads: Box::new([NIL; ROWS << SECOND]),
-            slivers: NIL,
-            units: 0,
-            count: 0,
-        }
+        Self { rows: 0, steps: [0; ROWS], heads: Box::new([NIL; ROWS << SECOND]), slivers: NIL, units: 0, count: 0 }
     }
 
     /// The head of the list for `units` units.

@@ -79,7 +79,9 @@ impl Place {
                             return Err(format!("run {} is listed: {listed}, but should not be so", block.a));
                         }
                     }
-                    State::Spare | State::Sentinel => return Err(format!("block {index} is {:?} in a range", block.state)),
+                    State::Spare | State::Sentinel => {
+                        return Err(format!("block {index} is {:?} in a range", block.state));
+                    }
                 }
                 at = block.end();
                 previous = index;
@@ -103,10 +105,16 @@ impl Place {
                 }
             }
             listed += found.len();
-            if (tag.block_units(), tag.slot_units, tag.live) != (tag_units[number], tag_slots[number], tag_live[number]) {
+            if (tag.block_units(), tag.slot_units, tag.live) != (tag_units[number], tag_slots[number], tag_live[number])
+            {
                 return Err(format!(
                     "tag {number} counts blocks {} slots {} live {}, found {} {} {}",
-                    tag.block_units(), tag.slot_units, tag.live, tag_units[number], tag_slots[number], tag_live[number]
+                    tag.block_units(),
+                    tag.slot_units,
+                    tag.live,
+                    tag_units[number],
+                    tag_slots[number],
+                    tag_live[number]
                 ));
             }
         }

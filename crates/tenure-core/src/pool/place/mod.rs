@@ -30,6 +30,8 @@ mod check;
 mod granule;
 mod ranges;
 mod runs;
+mod small;
+mod tags;
 
 use bins::Bins;
 use block::{Blocks, MAX_SMALL, MIN_LARGE, NIL, State};
@@ -194,7 +196,8 @@ impl Place {
 
     /// The largest free block that carries `tag`, in bytes.
     pub fn tag_largest(&self, tag: u32) -> u64 {
-        self.tag_ref(tag).map_or(0, |t| u64::from(t.bins.iter().map(|b| b.largest(&self.blocks)).max().unwrap_or(0)) * UNIT)
+        self.tag_ref(tag)
+            .map_or(0, |t| u64::from(t.bins.iter().map(|b| b.largest(&self.blocks)).max().unwrap_or(0)) * UNIT)
     }
 
     /// True when nothing free carries the tag and nothing live is stamped with it.
@@ -214,22 +217,20 @@ impl Place {
             self.tags.resize_with(index + 1, || None);
         }
         self.tags[index].get_or_insert_with(|| {
-            Box::new(Tag { bins: [Bins::new(), Bins::new()], runs: [NIL; CLASSES], slot_units: 0, live: 0, live_slots: [0; CLASSES] })
+            Box::new(Tag {
+                bins: [Bins::new(), Bins::new()],
+                runs: [NIL; CLASSES],
+                slot_units: 0,
+                live: 0,
+                live_slots: [0; CLASSES],
+            })
         })
     }
 
     /// Finds memory among the free blocks that carry one of `tags`, in that order of preference, and books it. `stamp`
     /// is the tag of who asks; it must be one of `tags` for small sizes to be reused by the next request.
     #[inline]
-    pub fn allocate(
-        &mut self,
-        bytes: u64,
-        align: u64,
-        tags: &[u32],
-        stamp: u32,
-        owner: u64,
-        zone: u8,
-    ) -> Option<u64> {
+    pub fn allocate(&mut self, bytes: u64, align: u64, tags: &[u32], stamp: u32, owner: u64, zone: u8) -> Option<u64> {
         let units = bytes.div_ceil(UNIT);
         let align = (align / UNIT).max(1) as u32;
         let offset = if units <= u64::from(MAX_SMALL) && align <= MAX_SMALL {
@@ -267,120 +268,6 @@ impl Place {
         self.tag(stamp).live -= 1;
     }
 
-    #[inline]
-    fn allocate_slot(
-        &mut self,
-        units: u32,
-        align: u32,
-        tags: &[u32],
-        stamp: u32,
-        owner: u64,
-        zone: u8,
-    ) -> Option<u32> {
-        let asked = class_units(class_of(units)) as u16;
-        // A slot of a power of two at least as large as the alignment, in a run that starts at a multiple of it, is aligned.
-        let class = class_of(if align > 1 { units.next_power_of_two().max(align) } else { units });
-        let (mut run, mut tag) = (NIL, PROVEN);
-        'search: for candidate in tags {
-            let Some(Some(entry)) = self.tags.get(*candidate as usize) else { continue };
-            let mut index = entry.runs[class];
-            for _ in 0..8 {
-                if index == NIL {
-                    break;
-                }
-                if align == 1 || self.blocks[self.runs[index as usize].block].start % align == 0 {
-                    (run, tag) = (index, *candidate);
-                    break 'search;
-                }
-                index = self.runs[index as usize].next;
-            }
-        }
-        if run == NIL {
-            (run, tag) = self.new_run(class, align, tags, stamp, zone)?;
-        }
-        if tag == PROVEN && stamp > UNPROVEN {
-            self.unlist(run);
-            let entry = &mut self.runs[run as usize];
-            let free = u64::from(entry.free_count() * class_units(class));
-            entry.tag = stamp;
-            // Slots that others left in the new tag's order are its own again.
-            let own = u64::from(entry.relabel(stamp, stamp) * class_units(class));
-            self.tag(PROVEN).slot_units -= free;
-            self.tag(stamp).slot_units += free;
-            debug_assert!(own <= self.tag(stamp).slot_units);
-            self.list(run);
-            tag = stamp;
-        }
-        let entry = &mut self.runs[run as usize];
-        let slot = entry.take(owner, stamp, asked)?;
-        let full = entry.free_count() == 0;
-        let slot_units = class_units(class);
-        let start = self.blocks[entry.block].start + slot * slot_units;
-        if full {
-            self.unlist(run);
-        }
-        self.tag(tag).slot_units -= u64::from(slot_units);
-        self.tag(stamp).live_slots[class] += 1;
-        self.note_live(start, slot_units, stamp, zone);
-        Some(start)
-    }
-
-    /// Cuts a new run from the free blocks of `tags`.
-    fn new_run(&mut self, class: usize, align: u32, tags: &[u32], stamp: u32, zone: u8) -> Option<(u32, u32)> {
-        let units = class_units(class);
-        let mut slots = slots_for(class, self.tag(stamp).live_slots[class]);
-        let block = loop {
-            match self.carve(slots * units, align, tags, zone) {
-                Some(block) => break block,
-                // A long run is a wish, not a need.
-                None if slots > slots_for(class, 0) => slots = (slots / 2).max(slots_for(class, 0)),
-                None => return None,
-            }
-        };
-        let tag = self.blocks[block].tag;
-        let run = self.spare_runs.pop().unwrap_or_else(|| {
-            self.runs.push(Run::spare());
-            self.runs.len() as u32 - 1
-        });
-        self.runs[run as usize].start(block, class, tag, slots);
-        let (start, tag) = {
-            let entry = &mut self.blocks[block];
-            (entry.state, entry.a) = (State::Run, run);
-            (entry.start, entry.tag)
-        };
-        self.map.set(start, block);
-        self.tag(tag).slot_units += u64::from(slots * units);
-        self.list(run);
-        Some((run, tag))
-    }
-
-    /// First in the list of its tag and class.
-    fn list(&mut self, run: u32) {
-        let Run { tag, class, .. } = self.runs[run as usize];
-        let head = std::mem::replace(&mut self.tag(tag).runs[class as usize], run);
-        let entry = &mut self.runs[run as usize];
-        (entry.prev, entry.next) = (NIL, head);
-        if head != NIL {
-            self.runs[head as usize].prev = run;
-        }
-    }
-
-    /// Out of the list of its tag and class.
-    fn unlist(&mut self, run: u32) {
-        let Run { tag, class, prev, next, .. } = self.runs[run as usize];
-        if next != NIL {
-            self.runs[next as usize].prev = prev;
-        }
-        if prev != NIL {
-            self.runs[prev as usize].next = next;
-        } else {
-            debug_assert_eq!(self.tag(tag).runs[class as usize], run);
-            self.tag(tag).runs[class as usize] = next;
-        }
-        let entry = &mut self.runs[run as usize];
-        (entry.prev, entry.next) = (NIL, NIL);
-    }
-
     /// Takes `units` units at a multiple of `align` out of the free blocks of `tags` in `zone`: out of its list, in no
     /// state yet. The tightest block wins; among equals the tag that comes first, then the lowest address.
     fn carve(&mut self, units: u32, align: u32, tags: &[u32], zone: u8) -> Option<u32> {
@@ -413,38 +300,6 @@ impl Place {
         let block = &mut self.blocks[index];
         (block.start, block.units) = (first, units);
         Some(index)
-    }
-
-    /// Lends `bytes` bytes from the high end of the highest free block of `tags` to the small zone. Small pieces then
-    /// gather at one end of the range instead of standing in its middle.
-    pub fn feed(&mut self, bytes: u64, tags: &[u32]) -> bool {
-        let units = (bytes / UNIT) as u32;
-        let fits = |b: &block::Block| {
-            b.state == State::Free && b.zone == LARGE && tags.contains(&b.tag) && b.units >= units
-        };
-        let mut best = None;
-        for range in &self.ranges {
-            let mut index = self.blocks[range.tail].prev;
-            while index != range.head && !fits(&self.blocks[index]) {
-                index = self.blocks[index].prev;
-            }
-            if index != range.head {
-                best = Some(index);
-            }
-        }
-        let Some(index) = best else { return false };
-        self.remove_free(index);
-        let (tag, end, next) = (self.blocks[index].tag, self.blocks[index].end(), self.blocks[index].next);
-        if self.blocks[index].units > units {
-            self.blocks[index].units -= units;
-            self.insert_free(index);
-            let piece = self.blocks.add(end - units, units, index, next, tag, SMALL, State::Run);
-            self.release(piece, tag);
-        } else {
-            self.blocks[index].zone = SMALL;
-            self.release(index, tag);
-        }
-        true
     }
 
     #[inline]
@@ -494,11 +349,7 @@ impl Place {
     #[inline]
     pub fn entry(&self, offset: u64) -> Result<Entry, Fault> {
         let entry = self.around(offset)?;
-        if entry.offset == offset {
-            Ok(entry)
-        } else {
-            Err(Fault::Interior { owner: entry.owner, bytes: entry.bytes })
-        }
+        if entry.offset == offset { Ok(entry) } else { Err(Fault::Interior { owner: entry.owner, bytes: entry.bytes }) }
     }
 
     /// The live block that contains `offset`.
@@ -579,160 +430,6 @@ impl Place {
             let alone = entry.prev == NIL && entry.next == NIL;
             if entry.pending > 0 || !alone {
                 self.dissolve(run);
-            }
-        }
-    }
-
-    /// Gives the block of a run without live slots back to the bins, in pieces of equal tags.
-    fn dissolve(&mut self, run: u32) {
-        if self.runs[run as usize].free_count() > 0 {
-            self.unlist(run);
-        }
-        let entry = &mut self.runs[run as usize];
-        let index = entry.block;
-        entry.block = NIL;
-        let (units, slots) = (class_units(entry.class as usize), entry.len());
-        self.map.clear(self.blocks[index].start);
-        let mut index = index;
-        let mut slot = 0;
-        while slot < slots {
-            let tag = self.runs[run as usize].tag_of(slot);
-            let mut end = slot + 1;
-            while end < slots && self.runs[run as usize].tag_of(end) == tag {
-                end += 1;
-            }
-            self.tag(tag).slot_units -= u64::from((end - slot) * units);
-            let (start, next, zone) = (self.blocks[index].start, self.blocks[index].next, self.blocks[index].zone);
-            let length = (end - slot) * units;
-            let rest = if end < slots {
-                let left = self.blocks[index].units - length;
-                self.blocks[index].units = length;
-                // Not free yet, so that the piece before does not merge with it.
-                self.blocks.add(start + length, left, index, next, tag, zone, State::Run)
-            } else {
-                NIL
-            };
-            self.release(index, tag);
-            index = rest;
-            slot = end;
-        }
-        self.spare_runs.push(run);
-    }
-
-    /// Gives back the empty runs that are kept for the next request of their class; true when there was one.
-    pub fn drain(&mut self) -> bool {
-        let mut any = false;
-        for run in 1..self.runs.len() {
-            let entry = &self.runs[run];
-            if entry.block != NIL && entry.live == 0 {
-                self.dissolve(run as u32);
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// [`Place::drain`], and free memory that the small zone borrowed goes back to the large one where no small piece
-    /// stands beside it any more. Linear in the number of blocks.
-    pub fn consolidate(&mut self) {
-        self.drain();
-        for at in 0..self.ranges.len() {
-            let range = self.ranges[at];
-            if range.start >= self.small_base {
-                break;
-            }
-            let mut index = self.blocks[range.head].next;
-            while index != range.tail {
-                let block = self.blocks[index];
-                index = block.next;
-                if block.state != State::Free || block.zone != SMALL {
-                    continue;
-                }
-                let small = |i: u32| {
-                    let b = &self.blocks[i];
-                    b.zone == SMALL && matches!(b.state, State::Live | State::Run)
-                };
-                if !small(block.prev) && !small(block.next) {
-                    let this = self.blocks[block.next].prev;
-                    self.remove_free(this);
-                    self.blocks[this].zone = LARGE;
-                    let merged = self.release(this, block.tag);
-                    index = self.blocks[merged].next;
-                }
-            }
-        }
-    }
-
-    /// Gives [`PROVEN`] to the part of the large zone's `tag` blocks that was never handed out.
-    pub fn prove_untouched(&mut self, tag: u32) {
-        let touched = self.touched[LARGE as usize].1;
-        for (offset, bytes) in self.free_blocks(tag) {
-            let (start, end) = ((offset / UNIT) as u32, ((offset + bytes) / UNIT) as u32);
-            if end <= touched {
-                continue;
-            }
-            let Some(index) = self.free_block_at(start) else { continue };
-            if self.blocks[index].zone != LARGE {
-                continue;
-            }
-            self.remove_free(index);
-            let from = touched.max(start);
-            if from > start {
-                let next = self.blocks[index].next;
-                self.blocks[index].units = from - start;
-                self.insert_free(index);
-                let piece = self.blocks.add(from, end - from, index, next, tag, LARGE, State::Run);
-                self.release(piece, PROVEN);
-            } else {
-                self.release(index, PROVEN);
-            }
-        }
-    }
-
-    /// Gives what is free with tag `from` the tag `to`: blocks and, with `slots`, the free and pending slots of runs.
-    /// Used when a proof arrives (`to` = [`PROVEN`]) and when one is asked for (what is freed later is not covered).
-    pub fn relabel(&mut self, from: u32, to: u32, slots: bool) {
-        if from == to {
-            return;
-        }
-        while let Some(index) = self.tag_ref(from).and_then(|t| t.bins.iter().find_map(Bins::any)) {
-            self.remove_free(index);
-            self.release(index, to);
-        }
-        if !slots {
-            return;
-        }
-        for run in 1..self.runs.len() as u32 {
-            let entry = &mut self.runs[run as usize];
-            if entry.block == NIL {
-                continue;
-            }
-            let units = u64::from(class_units(entry.class as usize));
-            let listed = entry.free_count() > 0;
-            if entry.tag == from {
-                if listed {
-                    self.unlist(run);
-                }
-                let entry = &mut self.runs[run as usize];
-                let free = u64::from(entry.free_count()) * units;
-                entry.tag = to;
-                entry.relabel(to, to);
-                self.tag(from).slot_units -= free;
-                self.tag(to).slot_units += free;
-                if self.runs[run as usize].free_count() > 0 {
-                    self.list(run);
-                }
-            } else {
-                let own = entry.tag;
-                let count = u64::from(entry.relabel(from, to));
-                if count > 0 {
-                    let gets = if to == PROVEN { own } else { to };
-                    self.tag(from).slot_units -= count * units;
-                    self.tag(gets).slot_units += count * units;
-                    if !listed && self.runs[run as usize].free_count() > 0 {
-                        self.list(run);
-                    }
-                }
             }
         }
     }

@@ -14,7 +14,6 @@
 use super::block::{MAX_SMALL, MIN_LARGE, NIL, State};
 use super::{PROVEN, Place, UNIT, class_of, class_units, rounded, slots_for};
 
-
 /// One mapped range, in units.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
@@ -129,7 +128,8 @@ impl Place {
         let unit = (offset / UNIT) as u32;
         let range = self.ranges.iter().find(|r| r.end == unit)?;
         let block = &self.blocks[self.blocks[range.tail].prev];
-        (block.state == State::Free && block.zone == zone && tags.contains(&block.tag)).then(|| (u64::from(block.units) * UNIT, block.tag))
+        (block.state == State::Free && block.zone == zone && tags.contains(&block.tag))
+            .then(|| (u64::from(block.units) * UNIT, block.tag))
     }
 
     /// What a contiguous free range must have to serve a request, in bytes, its start being aligned: a large block's
