@@ -7,10 +7,10 @@ use tenure_core::buffer::{Buffer, Foreign};
 use tenure_core::error::{Error, Result};
 use tenure_core::stream::{StreamHold, StreamRef};
 
-use crate::guard::{exports, try_exports};
+use crate::guard::exports;
 use crate::handles::{
-    BUFFERS, View, address, anchor_out, buffer_out, fill, owner, pointer, properties_of, resolved, stream, stream_retain,
-    view, writable, write,
+    BUFFERS, View, address, anchor_out, buffer_out, fill, owner, pointer, properties_of, resolved, stream,
+    stream_retain, view, writable, write,
 };
 use crate::library::Context;
 
@@ -32,7 +32,7 @@ fn stream_reference(hold: &StreamHold) -> Result<tenure_stream> {
     Ok(tenure_stream { raw: hold.value().as_raw(), object: handle })
 }
 
-exports! {
+exports! { guard:
     fn tenure_buffer_create(
         bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
     ) {
@@ -62,6 +62,8 @@ exports! {
             tenure_core::device::check(device)?;
         }
         let bits = if device == -1 { TENURE_HOST_ACCESSIBLE } else { TENURE_DEVICE_ACCESSIBLE };
+        Buffer::check_foreign(address(ptr), bytes, free_fn.is_some() || kept.release.is_some())?;
+        // From here on the owner is taken.
         let context = Context(kept.context, None);
         let foreign = Foreign {
             free: free_fn.map(|free| -> tenure_core::buffer::ForeignFree {
@@ -79,33 +81,6 @@ exports! {
         };
         let buffer = Buffer::adopt_foreign(address(ptr), bytes, device, home, properties_of(bits), foreign);
         write(out, buffer_out(buffer?)?)?;
-    }
-
-    fn tenure_buffer_destroy(buffer: tenure_buffer) {
-        // A wrong free ends the buffer all the same: the block stays with its resource, which still counts it.
-        let mut wrong = None;
-        let gone = BUFFERS.remove(buffer, view, |buffer| match buffer.close(None) {
-            Err(error @ (Error::Misuse(_) | Error::BadHandle(_))) => {
-                buffer.abandon();
-                wrong = Some(error);
-                Ok(())
-            }
-            other => other,
-        })?;
-        drop(gone);
-        if let Some(error) = wrong {
-            return Err(error);
-        }
-    }
-
-    fn tenure_buffer_close(buffer: tenure_buffer, given: *const tenure_stream) {
-        let home = if given.is_null() {
-            None
-        } else {
-            // SAFETY: not null, and by the contract a stream of the caller.
-            Some(stream(unsafe { given.read() })?)
-        };
-        with(buffer, |buffer| buffer.close(home))?;
     }
 
     fn tenure_buffer_detach(buffer: tenure_buffer, out: *mut tenure_detached) {
@@ -130,24 +105,6 @@ exports! {
         })?;
         // SAFETY: by the contract of the C ABI.
         unsafe { fill(out, detached) }?;
-    }
-
-    fn tenure_buffer_view(buffer: tenure_buffer, out: *mut tenure_buffer_view) {
-        writable(out)?;
-        let seen = BUFFERS.view(buffer)?;
-        let answer = tenure_buffer_view {
-            size: size_of::<tenure_buffer_view>(),
-            ptr: pointer(seen.ptr),
-            bytes: seen.bytes,
-            capacity: seen.capacity,
-            alignment: seen.align,
-            resource_id: seen.resource,
-            stream: stream_value(&seen),
-            device: seen.device,
-            properties: seen.properties,
-        };
-        // SAFETY: by the contract of the C ABI.
-        unsafe { fill(out, answer) }?;
     }
 
     fn tenure_buffer_resource(buffer: tenure_buffer, out: *mut tenure_resource) {
@@ -189,10 +146,7 @@ exports! {
 
     fn tenure_buffer_set_stream(buffer: tenure_buffer, given: tenure_stream) {
         let home = stream(given)?;
-        with(buffer, |buffer| {
-            buffer.set_stream(home);
-            Ok(())
-        })?;
+        with(buffer, |buffer| buffer.set_stream(home))?;
     }
 
     fn tenure_buffer_record_stream(buffer: tenure_buffer, given: tenure_stream) {
@@ -204,7 +158,56 @@ exports! {
     }
 }
 
-try_exports! {
+exports! { guard_release:
+    fn tenure_buffer_destroy(buffer: tenure_buffer) {
+        // A wrong free ends the buffer all the same: the block stays with its resource, which still counts it.
+        let mut wrong = None;
+        let gone = BUFFERS.remove(buffer, view, |buffer| match buffer.close(None) {
+            Err(error @ (Error::Misuse(_) | Error::BadHandle(_))) => {
+                buffer.abandon();
+                wrong = Some(error);
+                Ok(())
+            }
+            other => other,
+        })?;
+        drop(gone);
+        if let Some(error) = wrong {
+            return Err(error);
+        }
+    }
+
+    fn tenure_buffer_close(buffer: tenure_buffer, given: *const tenure_stream) {
+        let home = if given.is_null() {
+            None
+        } else {
+            // SAFETY: not null, and by the contract a stream of the caller.
+            Some(stream(unsafe { given.read() })?)
+        };
+        with(buffer, |buffer| buffer.close(home))?;
+    }
+}
+
+exports! { run:
+    fn tenure_buffer_view(buffer: tenure_buffer, out: *mut tenure_buffer_view) {
+        writable(out)?;
+        let seen = BUFFERS.view(buffer)?;
+        let answer = tenure_buffer_view {
+            size: size_of::<tenure_buffer_view>(),
+            ptr: pointer(seen.ptr),
+            bytes: seen.bytes,
+            capacity: seen.capacity,
+            alignment: seen.align,
+            resource_id: seen.resource,
+            stream: stream_value(&seen),
+            device: seen.device,
+            properties: seen.properties,
+        };
+        // SAFETY: by the contract of the C ABI.
+        unsafe { fill(out, answer) }?;
+    }
+}
+
+exports! { try guard:
     fn tenure_buffer_try_create(
         bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
     ) {
@@ -217,7 +220,9 @@ try_exports! {
         let resource = resolved(resource, home.as_carried())?;
         write(out, buffer_out(Buffer::try_create(bytes, alignment, home, resource)?)?)?;
     }
+}
 
+exports! { try guard_release:
     fn tenure_buffer_try_destroy(buffer: tenure_buffer) {
         BUFFERS.remove(buffer, view, Buffer::try_close)?;
     }

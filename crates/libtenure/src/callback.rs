@@ -66,7 +66,8 @@ fn stream_out(stream: StreamRef<'_>) -> tenure_stream {
 /// The error of a function that answered `status`: what it told by `tenure_error_set`, or the bare status.
 fn failed(status: tenure_status, what: &str) -> Error {
     match guard::take() {
-        Some(error) if guard::status_of(&error) == status => error,
+        // A status that has no form of its own here (a CUDA error that the callback made up) was kept as a callback's.
+        Some(error) if guard::status_of(&error) == status || matches!(error, Error::Callback(..)) => error,
         _ if status == TENURE_ERROR_OUT_OF_MEMORY => Error::OutOfMemory(Box::default()),
         _ => Error::Callback(format!("the {what} function of a user's resource failed with status {status}"), None),
     }
@@ -92,7 +93,8 @@ impl Callbacks for Functions {
 
     fn deallocate(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<()> {
         self.enter()?;
-        let deallocate = self.table.deallocate.ok_or_else(|| Error::invalid("the resource has no deallocate function"))?;
+        let deallocate =
+            self.table.deallocate.ok_or_else(|| Error::invalid("the resource has no deallocate function"))?;
         drop(guard::take());
         // SAFETY: by the contract of the C ABI; the request lives during the call.
         let status = unsafe { deallocate(self.context, pointer(ptr), &request_out(bytes, align), stream_out(stream)) };

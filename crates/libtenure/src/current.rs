@@ -10,7 +10,7 @@ use crate::guard::exports;
 use crate::handles::{anchor_out, light_out, named, owner, writable, write};
 use crate::library::Context;
 
-exports! {
+exports! { guard:
     fn tenure_current_get(device: i32, out: *mut tenure_resource) {
         writable(out)?;
         write(out, light_out(current::get(device)?))?;
@@ -39,10 +39,6 @@ exports! {
         write(out, current::enter(device, named(resource)?.anchor())?)?;
     }
 
-    fn tenure_scope_exit(scope: tenure_scope) {
-        current::leave(scope)?;
-    }
-
     fn tenure_listener_add(listener: tenure_listener_fn, given: tenure_owner, out: *mut tenure_listener) {
         writable(out)?;
         let listener = listener.ok_or_else(|| Error::invalid("the listener is null: pass a function"))?;
@@ -53,6 +49,12 @@ exports! {
             unsafe { listener(context.0, device, resource.id(), version) }
         }));
         write(out, token)?;
+    }
+}
+
+exports! { guard_release:
+    fn tenure_scope_exit(scope: tenure_scope) {
+        current::leave(scope)?;
     }
 
     fn tenure_listener_remove(listener: tenure_listener) {

@@ -94,7 +94,7 @@ fn raw_of(raw: *mut std::ffi::c_void) -> RawStream {
     unsafe { RawStream::from_raw(raw) }
 }
 
-exports! {
+exports! { guard:
     fn tenure_device_count(out: *mut i32) {
         write(out, device::count()?)?;
     }
@@ -150,10 +150,6 @@ exports! {
         stream_retain(object)?;
     }
 
-    fn tenure_stream_release(object: tenure_stream_object) {
-        stream_release(object)?;
-    }
-
     fn tenure_stream_device(given: tenure_stream, out: *mut i32) {
         writable(out)?;
         let hold = stream(given)?;
@@ -195,5 +191,11 @@ exports! {
         let hold = stream(given)?;
         // SAFETY: by the contract of the C ABI the range is alive until the work is done.
         unsafe { ops::fill_async(address(to), value, bytes, hold.as_carried(), device::current()?) }?;
+    }
+}
+
+exports! { guard_release:
+    fn tenure_stream_release(object: tenure_stream_object) {
+        stream_release(object)?;
     }
 }

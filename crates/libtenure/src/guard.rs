@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tenure_abi::*;
 use tenure_core::error::{Error, MisuseKind, Payload, Result};
 use tenure_core::resource::registry;
+use tenure_driver::process;
 
 use crate::instance;
 
@@ -25,8 +26,25 @@ thread_local! {
     static LAST: RefCell<Last> = RefCell::new(Last::default());
 }
 
-/// Runs the body of an exported function.
+/// Runs the body of an exported function. In a forked child it is not run: locks may be held there by threads that do not
+/// exist (ownership.md, rule 8).
 pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> tenure_status {
+    if process::forked() {
+        return set(Error::Forked);
+    }
+    run(body)
+}
+
+/// Runs the body of a function that gives something back: in a forked child and while the process ends it only returns.
+pub(crate) fn guard_release(body: impl FnOnce() -> Result<()>) -> tenure_status {
+    if process::unusable() {
+        return TENURE_OK;
+    }
+    run(body)
+}
+
+/// Runs a body that takes no lock, or none that it would wait for in a forked child.
+pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> tenure_status {
     match catch_unwind(AssertUnwindSafe(|| instance::check().and_then(|()| body()))) {
         Ok(Ok(())) => TENURE_OK,
         Ok(Err(error)) => set(error),
@@ -34,9 +52,9 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> tenure_status {
     }
 }
 
-/// Runs the body of a `_try_` function: resources whose last reference goes are left for `collect`.
-pub(crate) fn guard_try(body: impl FnOnce() -> Result<()>) -> tenure_status {
-    let status = registry::without_waiting(|| guard(body));
+/// Runs `guarded`, the body of a `_try_` function in its guard: resources whose last reference goes are left for `collect`.
+pub(crate) fn without_waiting(guarded: impl FnOnce() -> tenure_status) -> tenure_status {
+    let status = registry::without_waiting(guarded);
     if status == TENURE_OK && registry::has_deferred() { TENURE_OK_COLLECT } else { status }
 }
 
@@ -51,7 +69,7 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 /// The status of an error.
 pub(crate) fn status_of(error: &Error) -> tenure_status {
     match error {
-        Error::OutOfMemory(_) => TENURE_ERROR_OUT_OF_MEMORY,
+        Error::OutOfMemory(_) | Error::CallbackOutOfMemory(..) => TENURE_ERROR_OUT_OF_MEMORY,
         Error::Misuse(_) => TENURE_ERROR_OWNERSHIP,
         Error::Device(e) if e.is_out_of_memory() => TENURE_ERROR_OUT_OF_MEMORY,
         Error::Device(e) if e.is_forked() => TENURE_ERROR_FORKED,
@@ -94,9 +112,7 @@ pub(crate) fn with_last<R>(f: impl FnOnce(&Error) -> R) -> Option<R> {
 /// An error that a callback told of by `tenure_error_set`.
 pub(crate) fn set_by_callback(status: tenure_status, message: String, payload: Option<Payload>) -> Result<()> {
     let error = match status {
-        TENURE_ERROR_OUT_OF_MEMORY if payload.is_none() => {
-            Error::OutOfMemory(Box::new(tenure_core::error::OutOfMemory { resource: message, ..Default::default() }))
-        }
+        TENURE_ERROR_OUT_OF_MEMORY => Error::CallbackOutOfMemory(message, payload),
         TENURE_OK => return Err(Error::invalid("status 0 is not an error")),
         TENURE_ERROR_INVALID_ARGUMENT => Error::Invalid(message),
         TENURE_ERROR_UNSUPPORTED => Error::Unsupported(message),
@@ -112,7 +128,7 @@ pub(crate) fn set_by_callback(status: tenure_status, message: String, payload: O
 pub(crate) fn take_payload(kind: u32) -> Option<*mut c_void> {
     let mut error = take()?;
     let mut data = None;
-    if let Error::Callback(_, payload) = &mut error
+    if let Error::Callback(_, payload) | Error::CallbackOutOfMemory(_, payload) = &mut error
         && payload.as_ref().is_some_and(|p| p.kind == kind)
         && let Some(mut taken) = payload.take()
     {
@@ -173,7 +189,9 @@ pub(crate) fn describe(out: &mut tenure_error) {
                     detail.cuda_name = name.as_ptr();
                     detail.cuda_call = call.as_ptr();
                 }
-                Error::Callback(_, Some(payload)) => detail.payload_kind = payload.kind,
+                Error::Callback(_, Some(payload)) | Error::CallbackOutOfMemory(_, Some(payload)) => {
+                    detail.payload_kind = payload.kind
+                }
                 _ => {}
             }
             detail.message = message.as_ptr();
@@ -212,31 +230,21 @@ fn empty(size: usize) -> tenure_error {
     }
 }
 
-/// Exported functions of one file: each gets its guard.
+/// Exported functions of one file, each with the guard that is named first: `guard` for what works on the engine,
+/// `guard_release` for what gives something back, `run` for what may be asked at any time; and `try` in front of one for
+/// functions that never wait.
 macro_rules! exports {
-    ($( $(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block )*) => {
+    (try $guard:ident: $($rest:tt)*) => { $crate::guard::exports!(@ (|body| $crate::guard::without_waiting(|| $crate::guard::$guard(body))) $($rest)*); };
+    ($guard:ident: $($rest:tt)*) => { $crate::guard::exports!(@ ($crate::guard::$guard) $($rest)*); };
+    (@ $guard:tt $( fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block )*) => {
         $(
-            $(#[$meta])*
             #[doc = concat!("`", stringify!($name), "` of the C ABI; its text is in `tenure-abi`.")]
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> tenure_abi::tenure_status {
-                $crate::guard::guard(|| { $body; #[allow(unreachable_code)] Ok(()) })
+                $guard(|| { $body; Ok(()) })
             }
         )*
     };
 }
 
-/// As [`exports`], for functions that never wait.
-macro_rules! try_exports {
-    ($( fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block )*) => {
-        $(
-            #[doc = concat!("`", stringify!($name), "` of the C ABI; its text is in `tenure-abi`.")]
-            #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> tenure_abi::tenure_status {
-                $crate::guard::guard_try(|| { $body; Ok(()) })
-            }
-        )*
-    };
-}
-
-pub(crate) use {exports, try_exports};
+pub(crate) use exports;

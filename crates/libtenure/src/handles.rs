@@ -248,7 +248,9 @@ pub(crate) unsafe fn fill<T>(out: *mut T, mut value: T) -> Result<()> {
     // SAFETY: every structure that is filled starts with a usize.
     let known = unsafe { out.cast::<usize>().read() };
     if known < size_of::<usize>() || known > 1 << 16 {
-        return Err(Error::invalid(format!("the size field of the structure is {known}: set it to sizeof of the structure")));
+        return Err(Error::invalid(format!(
+            "the size field of the structure is {known}: set it to sizeof of the structure"
+        )));
     }
     // SAFETY: the first field of `value` is the size; it stays the caller's.
     unsafe { (&raw mut value).cast::<usize>().write(known) };
@@ -271,7 +273,9 @@ pub(crate) unsafe fn options<T: Copy + Default>(options: *const T) -> Result<T> 
     // SAFETY: every options structure starts with a usize.
     let known = unsafe { options.cast::<usize>().read() };
     if known < size_of::<usize>() || known > 1 << 16 {
-        return Err(Error::invalid(format!("the size field of the options is {known}: set it to sizeof of the structure")));
+        return Err(Error::invalid(format!(
+            "the size field of the options is {known}: set it to sizeof of the structure"
+        )));
     }
     let bytes = known.min(size_of::<T>());
     // SAFETY: both are at least `bytes` long.

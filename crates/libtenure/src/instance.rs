@@ -40,81 +40,78 @@ fn verdict() -> &'static Option<CString> {
     verdict
 }
 
+/// One loaded object: the path by which the loader knows it (empty for the program itself) and where its segments lie.
+struct Object {
+    path: CString,
+    segments: Vec<(usize, usize)>,
+}
+
 /// Why this engine must refuse, if it must.
 fn look() -> Option<String> {
     let mine = tenure_get_api as *const () as usize;
-    let mut paths: Vec<CString> = Vec::new();
+    let mut objects: Vec<Object> = Vec::new();
     // SAFETY: the callback is called during this call only, with the vector that it is given.
-    unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut paths).cast()) };
-    let mut first: Option<(usize, CString)> = None;
-    for path in paths {
-        let address = api_in(&path)?.unwrap_or(0);
-        if address != 0 && first.is_none() {
-            first = Some((address, path));
-        }
-    }
-    let (address, path) = first?;
+    unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut objects).cast()) };
+    let address = objects.iter().find_map(api_in)?;
     if address == mine {
         return None;
     }
     Some(format!(
         "a second tenure engine was loaded: {} is the instance of this process and {} refuses, since each would have its own \
          table of current resources. Make everything load one libtenure.so.0 (set TENURE_LIBRARY, or remove the other copy)",
-        object_name(address, &path),
-        object_name(mine, c"this one"),
+        name_of(address),
+        name_of(mine),
     ))
 }
 
-/// The address of `tenure_get_api` in the object of this path; `Some(None)` when it has none. The outer `None` is never
-/// returned; it only lets the caller use `?`.
-#[allow(clippy::unnecessary_wraps)]
-fn api_in(path: &CStr) -> Option<Option<usize>> {
-    let name = if path.is_empty() { std::ptr::null() } else { path.as_ptr() };
+/// The address of `tenure_get_api` in this object, if it has one.
+fn api_in(object: &Object) -> Option<usize> {
+    let name = if object.path.is_empty() { std::ptr::null() } else { object.path.as_ptr() };
     // SAFETY: the path is a C string or null (the program itself); RTLD_NOLOAD loads nothing.
-    let object = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if object.is_null() {
-        return Some(None);
+    let handle = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return None;
     }
-    // SAFETY: `object` is a handle that dlopen gave.
-    let symbol = unsafe { libc::dlsym(object, c"tenure_get_api".as_ptr()) };
+    // SAFETY: `handle` is one that dlopen gave.
+    let symbol = unsafe { libc::dlsym(handle, c"tenure_get_api".as_ptr()) } as usize;
     // SAFETY: given back once.
-    unsafe { libc::dlclose(object) };
-    if symbol.is_null() {
-        return Some(None);
-    }
-    // dlsym also looks into what the object depends on: count the symbol only for the object that has it.
-    let found = info_of(symbol as usize).map(|info| info.0).unwrap_or_default();
-    let same = if path.is_empty() {
-        // For the program itself every global object is searched.
-        !found.contains(".so")
-    } else {
-        found.as_bytes() == path.to_bytes()
-    };
-    Some(same.then_some(symbol as usize))
+    unsafe { libc::dlclose(handle) };
+    // dlsym also looks into what the object depends on: the symbol counts for the object that it lies in.
+    object.segments.iter().any(|(start, end)| (*start..*end).contains(&symbol)).then_some(symbol)
 }
 
-fn info_of(address: usize) -> Option<(String, usize)> {
+/// The file of the object that this address lies in.
+fn name_of(address: usize) -> String {
     // SAFETY: a zeroed Dl_info is a valid out-argument.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr only compares the address with the loaded objects.
     if unsafe { libc::dladdr(address as *const c_void, &mut info) } == 0 || info.dli_fname.is_null() {
-        return None;
+        return "an object without a name".into();
     }
     // SAFETY: dladdr succeeded: the name is a C string of the loader.
-    let name = unsafe { CStr::from_ptr(info.dli_fname) };
-    Some((name.to_string_lossy().into_owned(), info.dli_fbase as usize))
-}
-
-fn object_name(address: usize, otherwise: &CStr) -> String {
-    info_of(address).map_or_else(|| otherwise.to_string_lossy().into_owned(), |(name, _)| name)
+    unsafe { CStr::from_ptr(info.dli_fname) }.to_string_lossy().into_owned()
 }
 
 unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
-    // SAFETY: the loader gives a valid structure, and `data` is the vector of `look`.
+    // SAFETY: the loader gives a valid structure with `dlpi_phnum` headers, and `data` is the vector of `look`.
     unsafe {
-        let paths = &mut *data.cast::<Vec<CString>>();
-        let name = (*info).dlpi_name;
-        paths.push(if name.is_null() { CString::default() } else { CStr::from_ptr(name).to_owned() });
+        let objects = &mut *data.cast::<Vec<Object>>();
+        let info = &*info;
+        let headers = match info.dlpi_phnum {
+            0 => &[],
+            count => std::slice::from_raw_parts(info.dlpi_phdr, count.into()),
+        };
+        let segments = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD)
+            .map(|header| {
+                let start = (info.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+                (start, start.wrapping_add(header.p_memsz as usize))
+            })
+            .collect();
+        let path =
+            if info.dlpi_name.is_null() { CString::default() } else { CStr::from_ptr(info.dlpi_name).to_owned() };
+        objects.push(Object { path, segments });
     }
     0
 }

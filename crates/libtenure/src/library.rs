@@ -54,7 +54,61 @@ pub(crate) unsafe extern "C" fn tenure_error_get(out: *mut tenure_error) -> tenu
     TENURE_OK
 }
 
-exports! {
+exports! { guard:
+    fn tenure_misuse_set_handler(handler: tenure_misuse_fn, owner: tenure_owner) {
+        let previous = match handler {
+            None => misuse::set_handler(None),
+            Some(handler) => {
+                let context = Context(owner.context, crate::handles::owner(owner));
+                misuse::set_handler(Some(Arc::new(move |line: &str| {
+                    let context = &context;
+                    let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
+                    // SAFETY: the owner keeps the context alive, and it is held by this closure.
+                    unsafe { handler(context.0, line.as_ptr()) }
+                })))
+            }
+        };
+        drop(previous);
+    }
+
+    fn tenure_describe(out: *mut tenure_text) {
+        writable(out)?;
+        text_out(crate::device::describe(), out)?;
+    }
+}
+
+exports! { guard_release:
+    fn tenure_misuse_report() {
+        if guard::with_last(misuse::report).is_none() {
+            misuse::report(&Error::invalid("a wrong free was reported without an error on this thread"));
+        }
+    }
+
+    fn tenure_collect() {
+        registry::collect();
+    }
+
+    fn tenure_interpreter_exit() {
+        crate::callback::interpreter_exit();
+    }
+
+    fn tenure_text_free(given: *mut tenure_text) {
+        if given.is_null() {
+            return Ok(());
+        }
+        // SAFETY: not null, and by the contract a structure that this library filled or that is zero.
+        let given = unsafe { &mut *given };
+        if !given.data.is_null() {
+            let bytes = std::ptr::slice_from_raw_parts_mut(given.data.cast_mut().cast::<u8>(), given.size + 1);
+            // SAFETY: made by `text_out` from a box of exactly this length, and forgotten below.
+            drop(unsafe { Box::from_raw(bytes) });
+        }
+        given.data = std::ptr::null();
+        given.size = 0;
+    }
+}
+
+exports! { run:
     fn tenure_error_set(
         status: tenure_status, message: *const c_char, payload_kind: u32, payload: *mut c_void,
         release: Option<unsafe extern "C" fn(*mut c_void)>,
@@ -74,60 +128,13 @@ exports! {
     fn tenure_misuse_count(out: *mut u64) {
         write(out, misuse::count())?;
     }
-
-    fn tenure_misuse_set_handler(handler: tenure_misuse_fn, owner: tenure_owner) {
-        let previous = match handler {
-            None => misuse::set_handler(None),
-            Some(handler) => {
-                let context = Context(owner.context, crate::handles::owner(owner));
-                misuse::set_handler(Some(Arc::new(move |line: &str| {
-                    let context = &context;
-                    let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
-                    // SAFETY: the owner keeps the context alive, and it is held by this closure.
-                    unsafe { handler(context.0, line.as_ptr()) }
-                })))
-            }
-        };
-        drop(previous);
-    }
-
-    fn tenure_misuse_report() {
-        if guard::with_last(misuse::report).is_none() {
-            misuse::report(&Error::invalid("a wrong free was reported without an error on this thread"));
-        }
-    }
-
-    fn tenure_collect() {
-        registry::collect();
-    }
-
-    fn tenure_interpreter_exit() {
-        crate::callback::interpreter_exit();
-    }
-
-    fn tenure_describe(out: *mut tenure_text) {
-        writable(out)?;
-        text_out(crate::device::describe(), out)?;
-    }
-
-    fn tenure_text_free(given: *mut tenure_text) {
-        if given.is_null() {
-            return Ok(());
-        }
-        // SAFETY: not null, and by the contract a structure that this library filled or that is zero.
-        let given = unsafe { &mut *given };
-        if !given.data.is_null() {
-            let bytes = std::ptr::slice_from_raw_parts_mut(given.data.cast_mut().cast::<u8>(), given.size + 1);
-            // SAFETY: made by `text_out` from a box of exactly this length, and forgotten below.
-            drop(unsafe { Box::from_raw(bytes) });
-        }
-        given.data = std::ptr::null();
-        given.size = 0;
-    }
 }
 
 /// A context and what keeps it alive.
-pub(crate) struct Context(pub(crate) *mut c_void, #[allow(dead_code, reason = "held for its drop")] pub(crate) Option<Payload>);
+pub(crate) struct Context(
+    pub(crate) *mut c_void,
+    #[allow(dead_code, reason = "held for its drop")] pub(crate) Option<Payload>,
+);
 
 // SAFETY: by the contract of the C ABI contexts may be used from any thread.
 unsafe impl Send for Context {}

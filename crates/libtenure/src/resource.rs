@@ -13,7 +13,7 @@ use tenure_core::resource::{DEFAULT_ALIGNMENT, Resource, registry};
 
 use crate::callback::{Functions, face_of};
 use crate::device::ordinal;
-use crate::guard::{exports, try_exports};
+use crate::guard::exports;
 use crate::handles::{
     address, anchor_out, fill, light_out, named, options, pointer, properties_of, property_bits, release, resolved,
     stream, text, upstream, writable, write,
@@ -38,7 +38,10 @@ fn statistics_of(counters: Counters) -> tenure_statistics {
 fn statistics<R>(resource: tenure_resource, f: impl FnOnce(&Statistics) -> Result<R>) -> Result<R> {
     let named = named(resource)?;
     let statistics = named.downcast::<Statistics>().ok_or_else(|| {
-        Error::invalid(format!("the resource is a {} and keeps no statistics: put a statistics adaptor over it", named.body().kind()))
+        Error::invalid(format!(
+            "the resource is a {} and keeps no statistics: put a statistics adaptor over it",
+            named.body().kind()
+        ))
     })?;
     f(statistics)
 }
@@ -78,7 +81,7 @@ fn kept(kind: &str) -> Result<*const c_char> {
         .map_err(|_| Error::invalid("this thread is ending"))
 }
 
-exports! {
+exports! { guard:
     fn tenure_cuda_resource(out: *mut tenure_resource) {
         writable(out)?;
         write(out, anchor_out(shared::cuda()?))?;
@@ -202,34 +205,9 @@ exports! {
         write(out, light_out(named(resource)?.light()))?;
     }
 
-    fn tenure_resource_release(resource: tenure_resource) {
-        release(resource)?;
-    }
-
-    fn tenure_resource_id(resource: tenure_resource, out: *mut u64) {
-        write(out, named(resource)?.id())?;
-    }
-
     fn tenure_resource_from_id(id: u64, out: *mut tenure_resource) {
         writable(out)?;
         write(out, registry::upgrade(id).map_or(TENURE_RESOURCE_NULL, anchor_out))?;
-    }
-
-    fn tenure_resource_same(a: tenure_resource, b: tenure_resource, out: *mut u32) {
-        write(out, u32::from(named(a)? == named(b)?))?;
-    }
-
-    fn tenure_resource_kind(resource: tenure_resource, out: *mut *const c_char) {
-        writable(out)?;
-        write(out, kept(named(resource)?.body().kind())?)?;
-    }
-
-    fn tenure_resource_device(resource: tenure_resource, out: *mut i32) {
-        write(out, named(resource)?.body().device().unwrap_or(-1))?;
-    }
-
-    fn tenure_resource_properties(resource: tenure_resource, out: *mut u32) {
-        write(out, property_bits(named(resource)?.body().properties()))?;
     }
 
     fn tenure_resource_info(resource: tenure_resource, out: *mut tenure_info) {
@@ -302,18 +280,6 @@ exports! {
         }
     }
 
-    fn tenure_callback_context(
-        resource: tenure_resource, drop: Option<unsafe extern "C" fn(*mut c_void)>, out: *mut *mut c_void,
-    ) {
-        writable(out)?;
-        let named = named(resource)?;
-        let context = named
-            .downcast::<CallbackResource>()
-            .filter(|callback| callback.callbacks().face() == face_of(drop))
-            .map_or(std::ptr::null_mut(), CallbackResource::context);
-        write(out, context)?;
-    }
-
     fn tenure_allocate(
         resource: tenure_resource, bytes: usize, alignment: usize, given: tenure_stream, out: *mut *mut c_void,
     ) {
@@ -327,22 +293,11 @@ exports! {
         write(out, pointer(ptr))?;
     }
 
-    fn tenure_deallocate(
-        resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize, given: tenure_stream,
-    ) {
-        let hold = stream(given)?;
-        named(resource)?.deallocate(address(ptr), bytes, or_default(alignment), hold.as_carried())?;
-    }
-
     fn tenure_allocate_sync(
         resource: tenure_resource, bytes: usize, alignment: usize, out: *mut *mut c_void,
     ) {
         writable(out)?;
         write(out, pointer(named(resource)?.allocate_sync(bytes, or_default(alignment))?))?;
-    }
-
-    fn tenure_deallocate_sync(resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize) {
-        named(resource)?.deallocate_sync(address(ptr), bytes, or_default(alignment))?;
     }
 
     fn tenure_owner_of(
@@ -360,11 +315,59 @@ exports! {
     }
 }
 
-try_exports! {
-    fn tenure_resource_try_release(resource: tenure_resource) {
+exports! { guard_release:
+    fn tenure_resource_release(resource: tenure_resource) {
         release(resource)?;
     }
 
+    fn tenure_deallocate(
+        resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize, given: tenure_stream,
+    ) {
+        let hold = stream(given)?;
+        named(resource)?.deallocate(address(ptr), bytes, or_default(alignment), hold.as_carried())?;
+    }
+
+    fn tenure_deallocate_sync(resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize) {
+        named(resource)?.deallocate_sync(address(ptr), bytes, or_default(alignment))?;
+    }
+}
+
+exports! { run:
+    fn tenure_resource_id(resource: tenure_resource, out: *mut u64) {
+        write(out, named(resource)?.id())?;
+    }
+
+    fn tenure_resource_same(a: tenure_resource, b: tenure_resource, out: *mut u32) {
+        write(out, u32::from(named(a)? == named(b)?))?;
+    }
+
+    fn tenure_resource_kind(resource: tenure_resource, out: *mut *const c_char) {
+        writable(out)?;
+        write(out, kept(named(resource)?.body().kind())?)?;
+    }
+
+    fn tenure_resource_device(resource: tenure_resource, out: *mut i32) {
+        write(out, named(resource)?.body().device().unwrap_or(-1))?;
+    }
+
+    fn tenure_resource_properties(resource: tenure_resource, out: *mut u32) {
+        write(out, property_bits(named(resource)?.body().properties()))?;
+    }
+
+    fn tenure_callback_context(
+        resource: tenure_resource, drop: Option<unsafe extern "C" fn(*mut c_void)>, out: *mut *mut c_void,
+    ) {
+        writable(out)?;
+        let named = named(resource)?;
+        let context = named
+            .downcast::<CallbackResource>()
+            .filter(|callback| callback.callbacks().face() == face_of(drop))
+            .map_or(std::ptr::null_mut(), CallbackResource::context);
+        write(out, context)?;
+    }
+}
+
+exports! { try guard:
     fn tenure_try_allocate(
         resource: tenure_resource, bytes: usize, alignment: usize, given: tenure_stream, out: *mut *mut c_void,
     ) {
@@ -372,6 +375,12 @@ try_exports! {
         let hold = stream(given)?;
         let ptr = named(resource)?.try_allocate(bytes, or_default(alignment), hold.as_carried())?;
         write(out, pointer(ptr))?;
+    }
+}
+
+exports! { try guard_release:
+    fn tenure_resource_try_release(resource: tenure_resource) {
+        release(resource)?;
     }
 
     fn tenure_try_deallocate(

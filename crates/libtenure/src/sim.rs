@@ -24,7 +24,8 @@ fn simulated() -> Result<()> {
 fn configure(devices: i32, memory_bytes: u64) -> Result<()> {
     let mut config = sim::config();
     if devices != 0 {
-        config.devices = usize::try_from(devices).map_err(|_| Error::invalid(format!("{devices} devices cannot be simulated")))?;
+        config.devices =
+            usize::try_from(devices).map_err(|_| Error::invalid(format!("{devices} devices cannot be simulated")))?;
     }
     if memory_bytes != 0 {
         config.memory = memory_bytes;
@@ -55,7 +56,7 @@ fn set_memory(device: i32, memory_bytes: u64) -> Result<()> {
     sim::set_memory(device, memory_bytes).map_err(|e| Error::invalid(e.to_string()))
 }
 
-exports! {
+exports! { guard:
     fn tenure_sim_configure(devices: i32, memory_bytes: u64) {
         configure(devices, memory_bytes)?;
     }

@@ -11,9 +11,10 @@
 use tenure_core::error::{Error, Result};
 use tenure_core::sync::atomic::{AtomicUsize, Ordering};
 use tenure_core::sync::{Mutex, OnceCell};
+use tenure_driver::process;
 
-const CHUNK: usize = 4096;
-const CHUNKS: usize = 1 << 13;
+const CHUNK: usize = 256;
+const CHUNKS: usize = 1 << 16;
 const INDEX_BITS: u32 = 30;
 const MASK: u64 = (1 << INDEX_BITS) - 1;
 const SHARDS: usize = 16;
@@ -80,10 +81,7 @@ impl<T, V: Copy> Slab<T, V> {
     }
 
     fn busy(&self) -> Error {
-        Error::invalid(format!(
-            "another call is working on this {0}: a {0} is used by one call at a time",
-            self.what
-        ))
+        Error::invalid(format!("another call is working on this {0}: a {0} is used by one call at a time", self.what))
     }
 
     /// Takes a tenant in.
@@ -95,7 +93,7 @@ impl<T, V: Copy> Slab<T, V> {
                 let index = self.used.fetch_add(1, Ordering::Relaxed);
                 let Some(chunk) = self.chunks.get(index / CHUNK) else {
                     self.used.fetch_sub(1, Ordering::Relaxed);
-                    return Err((Error::invalid(format!("more than 33 million {}s are alive", self.what)), tenant));
+                    return Err((Error::invalid(format!("more than 16 million {}s are alive", self.what)), tenant));
                 };
                 chunk.get_or_init(|| {
                     (0..CHUNK)
@@ -118,7 +116,9 @@ impl<T, V: Copy> Slab<T, V> {
     /// What may be asked at any time.
     pub(crate) fn view(&self, handle: u64) -> Result<V> {
         let (index, generation) = self.index_of(handle)?;
-        let place = self.place(index).ok_or_else(|| self.bad())?.lock();
+        let place = self.place(index).ok_or_else(|| self.bad())?;
+        // In a forked child the lock may be held by a thread that does not exist.
+        let place = if process::forked() { place.try_lock().ok_or(Error::Forked)? } else { place.lock() };
         if place.generation != generation {
             return Err(self.bad());
         }

@@ -103,7 +103,8 @@ fn a_second_instance_refuses_and_names_both() {
     // Functions that are called without the table refuse too.
     // SAFETY: the type is that of the ABI.
     unsafe {
-        let create = two.get::<unsafe extern "C" fn(*mut tenure_resource) -> tenure_status>(b"tenure_cuda_resource").unwrap();
+        let create =
+            two.get::<unsafe extern "C" fn(*mut tenure_resource) -> tenure_status>(b"tenure_cuda_resource").unwrap();
         let mut out = 0;
         assert_eq!(create(&mut out), TENURE_ERROR_UNSUPPORTED);
         assert_eq!((table.cuda_resource)(&mut out), TENURE_OK);

@@ -139,7 +139,7 @@ pub struct tenure_request {
     pub bytes: usize,
     /// Alignment in bytes, a power of two.
     pub alignment: usize,
-    /// The id of the resource that the caller named.
+    /// Reserved, 0.
     pub owner: u64,
     /// Reserved, 0.
     pub flags: u32,
@@ -199,7 +199,8 @@ pub struct tenure_resource_vtable {
     pub drop: Option<unsafe extern "C" fn(context: *mut c_void)>,
 }
 
-/// Keeps a foreign object alive: `release(context)` is called once, on any thread, when nothing needs it any more. Both may be null.
+/// Keeps a foreign object alive: `release(context)` is called once, on any thread, when nothing needs it any more. Both may be null. A call that
+/// fails has not taken it: the caller keeps it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct tenure_owner {

@@ -203,6 +203,26 @@ impl Buffer {
         })
     }
 
+    /// Whether [`adopt_foreign`](Self::adopt_foreign) would take this memory: for faces that must not take an owner over in
+    /// vain.
+    ///
+    /// # Errors
+    /// Those of `adopt_foreign`.
+    pub fn check_foreign(ptr: u64, bytes: usize, is_owned: bool) -> Result<()> {
+        if !is_owned {
+            return Err(Error::invalid(
+                "foreign memory needs an owner to keep alive or a function that frees it: give one of the two",
+            ));
+        }
+        if (ptr == 0) != (bytes == 0) {
+            return Err(Error::invalid("a null pointer and a size of 0 go together"));
+        }
+        if bytes > crate::resource::MAX_BYTES {
+            return Err(Error::invalid(format!("{bytes} bytes cannot be the size of anything")));
+        }
+        Ok(())
+    }
+
     /// Makes a buffer of memory that no resource of tenure's made.
     ///
     /// # Errors
@@ -215,17 +235,7 @@ impl Buffer {
         properties: Properties,
         foreign: Foreign,
     ) -> Result<Self> {
-        if foreign.free.is_none() && foreign.owner.is_none() {
-            return Err(Error::invalid(
-                "foreign memory needs an owner to keep alive or a function that frees it: give one of the two",
-            ));
-        }
-        if (ptr == 0) != (bytes == 0) {
-            return Err(Error::invalid("a null pointer and a size of 0 go together"));
-        }
-        if bytes > crate::resource::MAX_BYTES {
-            return Err(Error::invalid(format!("{bytes} bytes cannot be the size of anything")));
-        }
+        Self::check_foreign(ptr, bytes, foreign.free.is_some() || foreign.owner.is_some())?;
         Ok(Self {
             ptr,
             bytes,
@@ -292,7 +302,34 @@ impl Buffer {
     }
 
     /// Makes `home` the stream in whose order the buffer is freed. The old home stays among the used streams.
-    pub fn set_stream(&mut self, home: StreamHold) {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a stream that the resource cannot free on: of another device, or a raw value where one is
+    /// needed that is kept alive. Nothing changed then.
+    pub fn set_stream(&mut self, home: StreamHold) -> Result<()> {
+        self.check_new_home(&home)?;
+        self.change_home(home);
+        Ok(())
+    }
+
+    fn check_new_home(&self, home: &StreamHold) -> Result<()> {
+        let Source::Resource(light) = &self.source else { return Ok(()) };
+        check_home(light, home)?;
+        let Some(own) = light.body().device().filter(|own| *own >= 0) else { return Ok(()) };
+        if home.held().is_none() && home.value().is_special() {
+            return Ok(());
+        }
+        match home.as_carried().device()? {
+            Some(other) if other != own => Err(Error::invalid(format!(
+                "the stream belongs to device {other} and the buffer's {} resource to device {own}: use a stream of device \
+                 {own} as the home, and record_stream for work elsewhere",
+                light.body().kind()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn change_home(&mut self, home: StreamHold) {
         let old = std::mem::replace(&mut self.home, home);
         self.remember(old);
     }
@@ -350,7 +387,7 @@ impl Buffer {
     /// Misuse and device faults; the buffer keeps its memory then.
     pub fn close(&mut self, stream: Option<StreamHold>) -> Result<()> {
         if let Some(stream) = stream {
-            self.set_stream(stream);
+            self.set_stream(stream)?;
         }
         if let Source::Foreign(foreign) = &mut self.source {
             let foreign = foreign.take();
@@ -430,7 +467,7 @@ impl Buffer {
     /// Those of an allocation; the buffer is as it was then.
     pub fn resize(&mut self, bytes: usize, stream: StreamHold) -> Result<()> {
         if bytes <= self.capacity {
-            self.set_stream(stream);
+            self.set_stream(stream)?;
             self.bytes = bytes;
             return Ok(());
         }
@@ -443,8 +480,7 @@ impl Buffer {
     /// As [`resize`](Self::resize).
     pub fn reserve(&mut self, bytes: usize, stream: StreamHold) -> Result<()> {
         if bytes <= self.capacity {
-            self.set_stream(stream);
-            return Ok(());
+            return self.set_stream(stream);
         }
         self.move_to(bytes, self.bytes, stream)
     }
@@ -455,8 +491,7 @@ impl Buffer {
     /// As [`resize`](Self::resize).
     pub fn shrink_to_fit(&mut self, stream: StreamHold) -> Result<()> {
         if self.bytes == self.capacity {
-            self.set_stream(stream);
-            return Ok(());
+            return self.set_stream(stream);
         }
         self.move_to(self.bytes, self.bytes, stream)
     }
@@ -465,6 +500,7 @@ impl Buffer {
     fn move_to(&mut self, capacity: usize, bytes: usize, stream: StreamHold) -> Result<()> {
         alive()?;
         let light = self.own()?;
+        self.check_new_home(&stream)?;
         let request = Request::checked(capacity, self.align, light.id())?;
         let carried = stream.as_carried();
         let keep = self.bytes.min(bytes);
@@ -480,7 +516,7 @@ impl Buffer {
             return Err(error);
         }
         let (old_ptr, old_capacity) = (self.ptr, self.capacity);
-        self.set_stream(stream);
+        self.change_home(stream);
         let freed = self.free_block(old_ptr, old_capacity, true, |n, request, s| {
             // The stream was named by the caller of this very call, so that it is alive.
             n.body().deallocate(old_ptr, request, StreamRef { stored: false, ..s })

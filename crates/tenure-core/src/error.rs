@@ -121,6 +121,8 @@ pub enum Error {
     Exiting,
     /// A user's callback failed; the text is its message and the payload its own error.
     Callback(String, Option<Payload>),
+    /// A user's callback says that it is out of memory; as [`Callback`](Self::Callback) otherwise.
+    CallbackOutOfMemory(String, Option<Payload>),
     /// A defect of tenure itself.
     Internal(String),
 }
@@ -137,7 +139,7 @@ impl Error {
     /// True for out of memory, whoever reports it.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
-            Self::OutOfMemory(_) => true,
+            Self::OutOfMemory(_) | Self::CallbackOutOfMemory(..) => true,
             Self::Device(e) => e.is_out_of_memory(),
             _ => false,
         }
@@ -214,7 +216,8 @@ impl fmt::Display for Error {
             | Self::Invalid(t)
             | Self::Unsupported(t)
             | Self::BadHandle(t)
-            | Self::Callback(t, _) => f.write_str(t),
+            | Self::Callback(t, _)
+            | Self::CallbackOutOfMemory(t, _) => f.write_str(t),
             Self::WouldBlock => f.write_str("the call would have to wait; use the entry without _try"),
             Self::Forked => f.write_str(
                 "this process was forked after tenure had used a device: device memory cannot be used in the child; \

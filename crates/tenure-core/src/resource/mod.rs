@@ -2,7 +2,7 @@
 //!
 //! [`MemoryResource`] is what a maker of memory does; [`Resource`] is the counted handle that everybody holds. Layers
 //! (adaptors, pools) call the trait of their upstream and hold an anchor on it; only the public entry
-//! ([`Resource::allocate`]) counts, once per allocation, on the resource that the caller named.
+//! ([`Named::allocate`]) counts, once per allocation, on the resource that the caller named.
 
 use std::any::Any;
 
