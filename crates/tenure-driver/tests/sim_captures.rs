@@ -376,9 +376,14 @@ fn an_outside_stream_is_pulled_in_silently_and_must_join() {
     ok!(t, cuEventRecord(fork, s));
     ok!(t, cuStreamWaitEvent(o, fork, 0));
     ok!(t, cuMemsetD8Async(p, 2, 100, o));
-    assert_eq!(cu!(t, cuStreamEndCapture(o, &mut graph)), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     assert_eq!(cu!(t, cuStreamEndCapture(s, &mut graph)), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
     assert_eq!((status(s), status(o)), (0, 0));
+    // Ended on the wrong stream.
+    ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    ok!(t, cuEventRecord(fork, s));
+    ok!(t, cuStreamWaitEvent(o, fork, 0));
+    assert_eq!(cu!(t, cuStreamEndCapture(o, &mut graph)), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+    assert_eq!(cu!(t, cuStreamEndCapture(s, &mut graph)), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     // The wrong thread.
     ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
     let handle = s as usize;
@@ -389,8 +394,7 @@ fn an_outside_stream_is_pulled_in_silently_and_must_join() {
             assert_eq!(code, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
         });
     });
-    ok!(t, cuStreamEndCapture(s, &mut graph));
-    ok!(t, cuGraphDestroy(graph));
+    assert_eq!(cu!(t, cuStreamEndCapture(s, &mut graph)), CUDA_ERROR_ILLEGAL_STATE, "that ended it");
     // Streams that cannot capture, and one that does already.
     let code = cu!(t, cuStreamBeginCapture(null_mut(), CU_STREAM_CAPTURE_MODE_GLOBAL));
     assert_eq!(code, UNSUPPORTED);
@@ -500,7 +504,7 @@ fn memory_of_a_graph_lives_with_it() {
 }
 
 #[test]
-fn destroying_a_capturing_stream_ends_the_capture_for_all() {
+fn destroying_streams_that_capture() {
     let (t, _lock) = setup();
     let (s, o) = (stream(&t, 1), stream(&t, 1));
     let e = event(&t);
@@ -514,14 +518,25 @@ fn destroying_a_capturing_stream_ends_the_capture_for_all() {
     // Nothing is refused any more.
     let p = alloc(&t, 64);
     ok!(t, cuCtxSynchronize());
-    // A stream that was pulled in goes: the capture is dead, and can still be ended.
+    // A stream that was pulled in goes: what it recorded must be joined like that of any other.
     let s = stream(&t, 1);
-    ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    ok!(t, cuEventRecord(e, s));
-    ok!(t, cuStreamWaitEvent(o, e, 0));
+    for work in [false, true] {
+        let o = stream(&t, 1);
+        ok!(t, cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        ok!(t, cuEventRecord(e, s));
+        ok!(t, cuStreamWaitEvent(o, e, 0));
+        if work {
+            ok!(t, cuMemsetD8Async(p, 1, 1, o));
+        }
+        ok!(t, cuStreamDestroy(o));
+        let mut graph = null_mut();
+        let code = cu!(t, cuStreamEndCapture(s, &mut graph));
+        assert_eq!(code, if work { CUDA_ERROR_STREAM_CAPTURE_UNJOINED } else { 0 });
+        if code == 0 {
+            ok!(t, cuGraphDestroy(graph));
+        }
+    }
     ok!(t, cuStreamDestroy(o));
-    let mut graph = null_mut();
-    assert_eq!(cu!(t, cuStreamEndCapture(s, &mut graph)), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     ok!(t, cuCtxSynchronize());
     ok!(t, cuMemFree(p));
     ok!(t, cuEventDestroy(e));

@@ -113,8 +113,8 @@ pub const CAPTURE_RULES: &[CaptureRule] = &[
             "cuMemHostRegister",
             "cuMemHostUnregister",
             "cuMemPoolTrimTo",
-            "cuMemcpy",
-            "cuMemsetD8",
+            "cuMemPoolCreate",
+            "cuMemPoolSetAttribute",
         ],
         outcomes: [
             Outcome::Kills(CAPTURE_UNSUPPORTED),
@@ -157,7 +157,20 @@ pub const CAPTURE_RULES: &[CaptureRule] = &[
     },
     CaptureRule {
         class: CallClass::LegacyUse,
-        calls: &["cuStreamGetId", "cuStreamGetFlags", "cuEventRecord", "cuStreamWaitEvent", "cuStreamSynchronize"],
+        calls: &[
+            "cuStreamGetId",
+            "cuStreamGetFlags",
+            "cuStreamGetCtx",
+            "cuStreamSynchronize",
+            "cuStreamQuery",
+            "cuEventRecord",
+            "cuStreamWaitEvent",
+            "cuMemcpy",
+            "cuMemcpyAsync",
+            "cuMemsetD8",
+            "cuMemsetD8Async",
+            "cuLaunchHostFunc",
+        ],
         outcomes: kills(CAPTURE_IMPLICIT),
     },
 ];
@@ -182,6 +195,8 @@ pub(super) struct Capture {
     pub(super) blocking: bool,
     /// The streams that take part.
     pub(super) streams: Vec<u64>,
+    /// The last nodes of streams that were destroyed.
+    orphans: Vec<usize>,
     /// Handles of nodes, kept for `cuStreamGetCaptureInfo`, which gives out a pointer to them.
     pub(super) told: Vec<usize>,
 }
@@ -308,6 +323,7 @@ impl Machine {
             dead: false,
             blocking,
             streams: vec![uid],
+            orphans: Vec::new(),
             told: Vec::new(),
         };
         self.captures.insert(id, capture);
@@ -319,7 +335,7 @@ impl Machine {
         let s = self.stream(uid)?;
         let (role, blocking, other) = (s.role, s.blocking, s.taking.as_ref().map(|t| t.capture));
         let Some(c) = self.captures.get_mut(&capture) else {
-            return Err(CAPTURED_EVENT);
+            return Err(INVALID_VALUE);
         };
         if c.dead {
             return Err(CAPTURE_INVALIDATED);
@@ -351,21 +367,16 @@ impl Machine {
         Ok(())
     }
 
-    /// A stream that takes part in a capture is destroyed: the capture is over, and with its origin it disappears.
+    /// A stream that takes part in a capture is destroyed. With its origin the capture disappears; of another stream
+    /// only what it recorded stays, and must be joined like that of the others.
     pub(super) fn leave_capture(&mut self, uid: u64) {
-        let Some(id) = self.capture_of(uid).map(|c| c.id) else {
-            return;
-        };
-        let Some(c) = self.captures.get_mut(&id) else {
-            return;
-        };
-        c.dead = true;
+        let Some(taking) = self.streams.get_mut(&uid).and_then(|s| s.taking.take()) else { return };
+        let Some(c) = self.captures.get_mut(&taking.capture) else { return };
         c.streams.retain(|s| *s != uid);
-        if let Some(s) = self.streams.get_mut(&uid) {
-            s.taking = None;
-        }
-        let origin = self.captures.get(&id).is_some_and(|c| c.origin == uid);
-        if origin && let Some(c) = self.captures.remove(&id) {
+        c.orphans.extend(taking.tail);
+        if c.origin == uid
+            && let Some(c) = self.captures.remove(&taking.capture)
+        {
             for s in &c.streams {
                 if let Some(s) = self.streams.get_mut(s) {
                     s.taking = None;
@@ -380,13 +391,14 @@ impl Machine {
         let Some(c) = self.capture_of(uid) else {
             return Err(ILLEGAL_STATE);
         };
+        let id = c.id;
+        let wrong = c.mode != CU_STREAM_CAPTURE_MODE_RELAXED && c.owner != thread::id();
         if c.origin != uid {
+            if let Some(c) = self.captures.get_mut(&id) {
+                c.dead = true;
+            }
             return Err(CAPTURE_UNMATCHED);
         }
-        if c.mode != CU_STREAM_CAPTURE_MODE_RELAXED && c.owner != thread::id() {
-            return Err(CAPTURE_WRONG_THREAD);
-        }
-        let id = c.id;
         let Some(c) = self.captures.remove(&id) else {
             return Err(ILLEGAL_STATE);
         };
@@ -399,11 +411,21 @@ impl Machine {
         let joined = self.graphs.get(c.graph).is_some_and(|g| {
             let (origin, others) = tails.split_first().map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
             let before = g.ancestors(origin);
-            others.iter().flatten().all(|n| before.contains(n))
+            others.iter().flatten().chain(&c.orphans).all(|n| before.contains(n))
         });
-        if c.dead || !joined {
+        let verdict = if wrong {
+            // Over as well, although nobody has the graph.
+            Err(CAPTURE_WRONG_THREAD)
+        } else if c.dead {
+            Err(CAPTURE_INVALIDATED)
+        } else if !joined {
+            Err(CAPTURE_UNJOINED)
+        } else {
+            Ok(())
+        };
+        if let Err(code) = verdict {
             self.graph_destroy(c.graph)?;
-            return Err(if c.dead { CAPTURE_INVALIDATED } else { CAPTURE_UNJOINED });
+            return Err(code);
         }
         Ok(c.graph)
     }

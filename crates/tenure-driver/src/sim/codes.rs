@@ -1,6 +1,5 @@
 //! Short names for the driver's result codes that the simulated device answers with.
 
-pub(super) use crate::sys::CUDA_ERROR_ALREADY_MAPPED as ALREADY_MAPPED;
 pub(super) use crate::sys::CUDA_ERROR_CAPTURED_EVENT as CAPTURED_EVENT;
 pub(super) use crate::sys::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED as HOST_MEMORY_ALREADY_REGISTERED;
 pub(super) use crate::sys::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED as HOST_MEMORY_NOT_REGISTERED;

@@ -112,14 +112,15 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// [`CAPTURED_EVENT`] for a record in a capture, which ends that capture.
+    /// [`CAPTURED_EVENT`] for a record in a capture, which ends that capture; [`INVALID_VALUE`] when it is over.
     pub(super) fn event_points(&mut self, event: usize) -> Result<Vec<Point>, i32> {
         match self.event(event)?.recorded.clone() {
             Recorded::Never => Ok(Vec::new()),
             Recorded::At(points) => Ok(points),
             Recorded::Captured { capture, .. } => {
                 self.judge(CallClass::CapturedEvent, |c| c.id == capture)?;
-                Err(CAPTURED_EVENT)
+                // The capture is over.
+                Err(INVALID_VALUE)
             }
         }
     }

@@ -138,7 +138,8 @@ impl Machine {
     /// Allocates in the order of a stream.
     pub(super) fn pool_alloc(&mut self, id: u64, bytes: u64, uid: u64) -> Result<u64, i32> {
         if bytes == 0 {
-            return Err(INVALID_VALUE);
+            // No memory and no error, as the driver does it; freeing address 0 is allowed.
+            return Ok(0);
         }
         let len = bytes.checked_next_multiple_of(GRAIN).ok_or(OUT_OF_MEMORY)?;
         let mut at = self.ordered_block(id, len, uid);

@@ -214,7 +214,11 @@ impl Machine {
         let vmm = &mut self.vmm;
         let p = vmm.physical.get_mut(&handle).filter(|p| p.held > 0).ok_or(INVALID_VALUE)?;
         let end = at.checked_add(len).ok_or(INVALID_VALUE)?;
-        if offset != 0 || len != p.len || !at.is_multiple_of(LARGE) {
+        if at.is_multiple_of(LARGE) && (offset != 0 || len < p.len) {
+            // A part of a handle.
+            return Err(NOT_SUPPORTED);
+        }
+        if len != p.len || !at.is_multiple_of(LARGE) {
             return Err(INVALID_VALUE);
         }
         let inside = vmm.reservations.range(..=at).next_back().is_some_and(|(s, n)| end <= s + n);
@@ -223,7 +227,7 @@ impl Machine {
         }
         let taken = vmm.mappings.range(..end).next_back().is_some_and(|(s, m)| s + m.len > at);
         if taken {
-            return Err(ALREADY_MAPPED);
+            return Err(INVALID_VALUE);
         }
         let disk = vmm.disks[p.device].as_ref().ok_or(INVALID_VALUE)?;
         if !disk.pages.map_at(at as usize, len as usize, p.offset) {

@@ -71,9 +71,17 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamBeginCapture(stream: CUstream, m
 
 pub(in crate::sim) unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult {
     enter(CallId::cuStreamEndCapture, |m| {
+        let uid = m.stream_of(stream as usize)?;
+        if m.capture_of(uid).is_none() {
+            return Err(ILLEGAL_STATE);
+        }
+        if graph.is_null() {
+            // The capture ends all the same; nobody can have its graph.
+            let made = m.end_capture(uid)?;
+            return m.graph_destroy(made);
+        }
         let graph = out!(graph);
         graph.set(std::ptr::null_mut());
-        let uid = m.stream_of(stream as usize)?;
         graph.set(m.end_capture(uid)? as CUgraph);
         Ok(())
     })

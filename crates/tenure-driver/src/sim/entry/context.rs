@@ -86,7 +86,7 @@ pub(in crate::sim) unsafe extern "C" fn cuCtxSetCurrent(context: CUcontext) -> C
 pub(in crate::sim) unsafe extern "C" fn cuCtxPushCurrent(context: CUcontext) -> CUresult {
     enter(CallId::cuCtxPushCurrent, |m| {
         if context.is_null() {
-            return Err(INVALID_CONTEXT);
+            return Err(INVALID_VALUE);
         }
         m.context(context as usize)?;
         thread::push(context as usize)

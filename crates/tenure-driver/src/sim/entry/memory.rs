@@ -22,7 +22,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemAlloc(address: *mut CUdeviceptr, by
 
 pub(in crate::sim) unsafe extern "C" fn cuMemFree(address: CUdeviceptr) -> CUresult {
     enter(CallId::cuMemFree, |m| {
-        m.current()?;
+        // Needs no current context: the block has a device.
         m.judge_unsafe()?;
         if address == 0 {
             return Ok(());
@@ -45,11 +45,14 @@ pub(in crate::sim) unsafe extern "C" fn cuMemFree(address: CUdeviceptr) -> CUres
 
 pub(in crate::sim) unsafe extern "C" fn cuMemGetInfo(free: *mut usize, total: *mut usize) -> CUresult {
     enter(CallId::cuMemGetInfo, |m| {
-        let (free, total) = (out!(free), out!(total));
         let device = m.current()?;
-        let d = &m.devices[device];
-        free.set((d.total - d.used) as usize);
-        total.set(d.total as usize);
+        let (size, used) = (m.devices[device].total, m.devices[device].used);
+        if !free.is_null() {
+            out!(free).set((size - used) as usize);
+        }
+        if !total.is_null() {
+            out!(total).set(size as usize);
+        }
         Ok(())
     })
 }
@@ -128,7 +131,9 @@ pub(in crate::sim) unsafe extern "C" fn cuMemHostAlloc(
             return Err(INVALID_VALUE);
         }
         m.judge_unsafe()?;
-        address.set(m.alloc_host(device, bytes as u64, Owner::Pinned)? as usize as *mut c_void);
+        // No bytes are no memory and no error, as the driver does it.
+        let at = if bytes == 0 { 0 } else { m.alloc_host(device, bytes as u64, Owner::Pinned)? };
+        address.set(at as usize as *mut c_void);
         Ok(())
     })
 }
@@ -160,8 +165,11 @@ pub(in crate::sim) unsafe extern "C" fn cuMemHostRegister(
         }
         m.judge_unsafe()?;
         let end = at + bytes as u64;
-        if m.memory.blocks.range(..end).next_back().is_some_and(|(start, b)| start + b.taken > at) {
-            return Err(HOST_MEMORY_ALREADY_REGISTERED);
+        let before = m.memory.blocks.range(..end).next_back();
+        match before.filter(|(start, b)| *start + b.taken > at) {
+            Some((_, b)) if b.owner == Owner::Registered => return Err(HOST_MEMORY_ALREADY_REGISTERED),
+            Some(_) => return Err(INVALID_VALUE),
+            None => {}
         }
         m.memory.add(at, bytes as u64, bytes as u64, device, Owner::Registered);
         Ok(())

@@ -93,10 +93,11 @@ pub(in crate::sim) unsafe extern "C" fn cuMemPoolCreate(
         if props.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || props.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
             return Err(INVALID_VALUE);
         }
-        let device = m.device(props.location.id)?;
+        let device = m.device(props.location.id).map_err(|_| INVALID_VALUE)?;
         if props.handleTypes != CU_MEM_HANDLE_TYPE_NONE {
             return Err(NOT_SUPPORTED);
         }
+        m.judge_unsafe()?;
         m.next_pool += 1;
         let id = m.next_pool;
         m.pools.insert(id, Pool::new(device, false, props.maxSize as u64));
@@ -133,6 +134,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemPoolSetAttribute(
 ) -> CUresult {
     enter(CallId::cuMemPoolSetAttribute, |m| {
         let id = m.pool_of(pool as usize)?;
+        m.judge_unsafe()?;
         let flag = |v: c_int| v != 0;
         match attribute {
             CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES => {

@@ -108,6 +108,7 @@ pub(in crate::sim) unsafe extern "C" fn cuStreamGetCtx(stream: CUstream, context
     enter(CallId::cuStreamGetCtx, |m| {
         let context = out!(context);
         let uid = m.stream_of(stream as usize)?;
+        m.judge_stream(uid, CallClass::Question, CallClass::LegacyUse)?;
         let device = m.stream(uid)?.device;
         context.set(m.devices[device].context as CUcontext);
         Ok(())

@@ -21,7 +21,6 @@ pub(in crate::sim) unsafe extern "C" fn cuMemAddressReserve(
         // The hint is only a wish, here never granted.
         let _ = hint;
         let address = out!(address);
-        m.current()?;
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
@@ -98,7 +97,8 @@ pub(in crate::sim) unsafe extern "C" fn cuMemSetAccess(
             if desc.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE || !known {
                 return Err(INVALID_VALUE);
             }
-            wanted.push((m.device(desc.location.id)?, desc.flags));
+            let device = m.device(desc.location.id).map_err(|_| INVALID_VALUE)?;
+            wanted.push((device, desc.flags));
         }
         if wanted.is_empty() {
             return Err(INVALID_VALUE);
