@@ -133,6 +133,57 @@ fn a_free_flagged_unproven_waits_for_the_device() {
 }
 
 #[test]
+fn a_free_in_the_order_of_a_stream_that_the_pool_does_not_know() {
+    let _machine = machine();
+    let _current = current();
+    // The block is the legacy stream's; `user` uses it late and is named by the free: alive, or out of a buffer's memory.
+    for carried in [true, false] {
+        let before = sim::mismatches();
+        let (user, other) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+        let pool = full_pool(Prefer::Concurrency);
+        let warm = allocate(&pool, MIB, object(&other)).unwrap();
+        free(&pool, warm, MIB, object(&other));
+        let ptr = allocate(&pool, 8 * MIB, LEGACY).unwrap();
+        use_late(user.raw(), ptr, 8 * MIB, 0x77);
+        let named = if carried { StreamRef::raw(user.raw()) } else { stored(user.raw()) };
+        free(&pool, ptr, 8 * MIB, named);
+        for stream in [object(&other), LEGACY] {
+            assert!(matches!(pool.try_allocate(&request(MIB), stream), Err(Error::WouldBlock)), "{carried}");
+        }
+        let again = allocate(&pool, 8 * MIB, object(&other)).unwrap();
+        overwrite(other.raw(), again, 8 * MIB);
+        settle();
+        assert_eq!(sim::mismatches(), before, "carried: {carried}");
+        assert_eq!(pool.info().device_proofs, 1);
+        free(&pool, again, 8 * MIB, object(&other));
+    }
+}
+
+#[test]
+fn a_second_stream_gets_what_the_first_never_had() {
+    let _machine = machine();
+    let _current = current();
+    let before = sim::mismatches();
+    let pool = full_pool(Prefer::Concurrency);
+    let other = StreamObject::create(0, true).unwrap();
+    let ptr = allocate(&pool, 4 * MIB, LEGACY).unwrap();
+    use_late(RawStream::NULL, ptr, 4 * MIB, 0x88);
+    free(&pool, ptr, 4 * MIB, LEGACY);
+    sim::reset_calls();
+    let fresh = allocate(&pool, 4 * MIB, object(&other)).unwrap();
+    assert_ne!(fresh, ptr);
+    assert_eq!(sim::calls("cuEventRecord"), 0, "nobody ever had it");
+    overwrite(other.raw(), fresh, 4 * MIB);
+    free(&pool, fresh, 4 * MIB, object(&other));
+    assert!(matches!(pool.try_allocate(&request(8 * MIB), object(&other)), Err(Error::WouldBlock)));
+    let all = allocate(&pool, 8 * MIB, object(&other)).unwrap();
+    overwrite(other.raw(), all, 8 * MIB);
+    settle();
+    assert_eq!(sim::mismatches(), before);
+    free(&pool, all, 8 * MIB, object(&other));
+}
+
+#[test]
 fn small_slots_wait_like_large_blocks() {
     let _machine = machine();
     let _current = current();

@@ -62,7 +62,7 @@ impl Pool {
             if let Some(ptr) = self.at_hand(request, asker) {
                 return Ok(ptr);
             }
-            if !std::mem::replace(&mut harvested, true) && self.harvest(who)? {
+            if !std::mem::replace(&mut harvested, true) && self.harvest(request, who, asker)? {
                 continue;
             }
             let mut step = Step::Nothing;
@@ -143,7 +143,7 @@ impl Pool {
     }
 
     /// Makes proven what has completed on streams that can be asked. True when something was gained.
-    fn harvest(&self, who: &Who<'_>) -> Result<bool> {
+    fn harvest(&self, request: &Request, who: &Who<'_>, asker: Option<&Asker>) -> Result<bool> {
         let mut gained = false;
         let mut work: Vec<(u32, Option<RawStream>, Option<Arc<Event>>)> = Vec::new();
         {
@@ -153,8 +153,15 @@ impl Pool {
             }
             let State { place, records, .. } = &mut *state;
             let numbers: Vec<u32> = records.iter().map(|(number, _)| number).collect();
+            // An event on the legacy stream is a barrier for all blocking streams: only for a stream that is not in
+            // implicit order with it, and only when it has what is wanted.
+            let need = Place::need(request.bytes as u64, request.align as u64);
+            let outside = asker.is_some_and(|a| !a.blocking);
             for number in numbers {
                 let Some(record) = records.get_mut(number) else { continue };
+                if record.key == Key::Legacy && !(outside && place.tag_largest(cur(number)) >= need) {
+                    continue;
+                }
                 let carried = who.stream.is_live() && who.key == Some(record.key);
                 let event = record.sealed.clone();
                 // Pinned: somebody else may be sealing it, and its event would not cover what is sealed now.
@@ -230,7 +237,9 @@ impl Pool {
         let zone = zone_of(request.bytes as u64);
         let State { place, records, .. } = &mut *state;
         let mut found = None;
-        for (number, record) in records.iter() {
+        // The legacy stream last: an event on it is a barrier for all blocking streams.
+        let (legacy, others): (Vec<_>, Vec<_>) = records.iter().partition(|(_, record)| record.key == Key::Legacy);
+        for (number, record) in others.into_iter().chain(legacy) {
             if cur(number) == stamp {
                 continue;
             }
@@ -430,7 +439,7 @@ impl Pool {
         // The tag that the plan saw may have been proven meanwhile; a tag that nobody has any more must not come back.
         let tag = if tags.contains(&tag) { tag } else { PROVEN };
         state.place.extend(plan.offset, plan.usable, tag, zone);
-        state.grown = true;
+        state.borrows = matches!(self.pages, Pages::Chunks(_));
         let mut offset = state.take_drained(request, &tags, stamp);
         if offset.is_none() && zone != zone_of(request.bytes as u64) {
             offset = state.borrow(request, &tags, stamp);

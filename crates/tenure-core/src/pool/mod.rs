@@ -60,8 +60,9 @@ struct State {
     records: Records,
     /// The only record so far; its tag is on everything.
     sole: Option<u32>,
-    /// Something was mapped after the initial size.
-    grown: bool,
+    /// Small sizes borrow from the large zone before the pool grows: over chunks always, which have one zone only; over
+    /// ranges until the first growth, so that the initial size serves both.
+    borrows: bool,
 }
 
 impl State {
@@ -82,7 +83,7 @@ impl State {
         {
             return Some(offset);
         }
-        if !self.grown && zone_of(request.bytes as u64) == SMALL {
+        if self.borrows && zone_of(request.bytes as u64) == SMALL {
             return self.borrow(request, tags, stamp);
         }
         None
@@ -214,7 +215,7 @@ impl Pool {
                 place: Place::new(span, small_base),
                 records: Records::default(),
                 sole: None,
-                grown: false,
+                borrows: true,
             }),
             pages,
             turns: Turns::default(),

@@ -155,7 +155,7 @@ impl Pool {
 pub(super) struct Asker {
     key: Key,
     raw: RawStream,
-    blocking: bool,
+    pub(super) blocking: bool,
 }
 
 impl State {

@@ -35,7 +35,7 @@ pub(in crate::pool) enum Key {
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Who<'a> {
-    /// `None`: a raw value that nobody may ask; only proven memory is for it.
+    /// `None`: nobody can say which stream it is; only proven memory is for it.
     pub(in crate::pool) key: Option<Key>,
     /// As it came.
     pub(in crate::pool) stream: StreamRef<'a>,
@@ -65,13 +65,14 @@ impl<'a> Who<'a> {
     #[inline]
     pub(in crate::pool) fn known(stream: StreamRef<'a>) -> Option<Self> {
         let key = if stream.raw.is_legacy() {
-            Key::Legacy
+            Some(Key::Legacy)
         } else if stream.raw.is_per_thread() {
-            Key::PerThread(this_thread())
+            // Threads that have lost their number cannot be told apart.
+            Some(this_thread()).filter(|thread| *thread != 0).map(Key::PerThread)
         } else {
-            Key::Object(stream.object?.id())
+            Some(Key::Object(stream.object?.id()))
         };
-        Some(Self { key: Some(key), stream })
+        Some(Self { key, stream })
     }
 
     /// The identity of a raw value that is alive during this call.
