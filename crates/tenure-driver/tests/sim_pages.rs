@@ -109,6 +109,12 @@ fn arguments_are_checked_and_memory_is_limited() {
     let mut granularity = 0;
     ok!(t, cuMemGetAllocationGranularity(&mut granularity, &prop(0), CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
     assert_eq!(granularity, G);
+    // Lengths that wrap around.
+    assert_eq!(cu!(t, cuMemSetAccess(G as u64, usize::MAX, &access(0), 1)), CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(cu!(t, cuMemUnmap(G as u64, usize::MAX - 5)), CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(cu!(t, cuMemAddressFree(G as u64, usize::MAX)), CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(cu!(t, cuMemMap(u64::MAX - 4096, G, 0, 1, 0)), CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(cu!(t, cuMemsetD8(u64::MAX - 4096, 0, G)), CUDA_ERROR_INVALID_VALUE);
     // Plain memory and pages come from the same device.
     let free = free_bytes(&t);
     let p = alloc(&t, free - G);

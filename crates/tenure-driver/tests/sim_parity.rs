@@ -2,7 +2,8 @@
 //!
 //! Each probe makes a few calls and notes their codes. [`RECORDED`] holds what an NVIDIA H200 with driver 580 answered;
 //! the simulated device must answer the same, up to the differences that are listed with their reasons. With
-//! `TENURE_PARITY=cuda` the probes run on the CUDA driver instead and print a new record.
+//! `TENURE_PARITY=cuda` the probes run on the CUDA driver instead and print a new record; `TENURE_PARITY_GROUP` picks one
+//! of the groups (`arguments`, `pages`, `ends`, `wild`, `destroyed`, `capture`), since a driver may crash in one of them.
 
 #![allow(clippy::macro_metavars_in_unsafe, reason = "the arguments of these calls contain no unsafe code")]
 
@@ -44,12 +45,15 @@ struct Probe {
 }
 
 type Named = (&'static str, Codes);
+/// A list of probes, made together.
+type Group = fn(&Table) -> Vec<Named>;
 
 fn recording() -> bool {
     std::env::var("TENURE_PARITY").is_ok_and(|v| v == "cuda")
 }
 
 /// While recording, tells at once, since a real driver may crash at the next call.
+#[allow(clippy::print_stdout, reason = "the record is what this program prints")]
 fn print(name: &str, codes: &Codes) {
     if recording() {
         println!("    ({name:?}, &{codes:?}),");
@@ -750,7 +754,7 @@ fn wild(t: &Table) -> Vec<Named> {
 
 fn probe(t: &Table, only: Option<&str>) -> Vec<Probe> {
     let mut probes = Vec::new();
-    let groups: [(&str, fn(&Table) -> Vec<Named>); 5] =
+    let groups: [(&str, Group); 5] =
         [("arguments", arguments), ("pages", pages), ("ends", ends), ("wild", wild), ("destroyed", destroyed)];
     for (group, run) in groups {
         if only.is_none_or(|o| o == group) {

@@ -92,7 +92,10 @@ pub(super) struct Pages {
 impl Pages {
     /// Opens `len` bytes of pages, none of them backed yet.
     pub(super) fn open(len: u64) -> Option<Pages> {
-        let file = memfd().or_else(unlinked)?;
+        Pages::on(memfd().or_else(unlinked)?, len)
+    }
+
+    fn on(file: OwnedFd, len: u64) -> Option<Pages> {
         let len = libc::off_t::try_from(len).ok()?;
         // SAFETY: the descriptor is open and ours.
         (unsafe { libc::ftruncate(file.as_raw_fd(), len) } == 0).then_some(Pages { file })
@@ -134,4 +137,34 @@ fn unlinked() -> Option<OwnedFd> {
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).ok()?;
     let _ = std::fs::remove_file(&path);
     Some(OwnedFd::from(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two mappings of one page show the same bytes, and a page given back is zero again; also where memory files are
+    /// refused and a temporary file serves.
+    #[test]
+    fn pages_are_shared_between_mappings() {
+        const LEN: usize = 1 << 21;
+        for file in [memfd(), unlinked()] {
+            let pages = Pages::on(file.unwrap(), 4 * LEN as u64).unwrap();
+            let at = reserve(2 * LEN, LEN).unwrap();
+            assert_eq!(at % LEN, 0);
+            for at in [at, at + LEN] {
+                assert!(pages.map_at(at, LEN, LEN as u64));
+                assert!(protect(at, LEN, true, true));
+            }
+            // SAFETY: both ranges are mapped, readable and writable, and only this test uses them.
+            unsafe {
+                (at as *mut u8).write_volatile(7);
+                assert_eq!(((at + LEN) as *const u8).read_volatile(), 7);
+                pages.discard(LEN as u64, LEN as u64);
+                assert_eq!((at as *const u8).read_volatile(), 0);
+            }
+            assert!(hide(at, LEN));
+            unmap(at, 2 * LEN);
+        }
+    }
 }

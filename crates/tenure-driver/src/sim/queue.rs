@@ -279,7 +279,8 @@ impl Machine {
 
     /// Whether a running operation touches part of the range now.
     pub(super) fn touched_now(&self, at: u64, len: usize) -> bool {
-        self.queue.inflight.iter().any(|(_, a, n)| *a < at + len as u64 && at < *a + *n as u64)
+        let end = at.saturating_add(len as u64);
+        self.queue.inflight.iter().any(|(_, a, n)| *a < end && at < a.saturating_add(*n as u64))
     }
 }
 
@@ -327,7 +328,10 @@ impl Locked {
                 Step::Sleep(t) if self.queue.stranded => self.unlocked(|| std::thread::sleep(t)),
                 Step::Sleep(t) => {
                     self.queue.ticks += 1;
-                    let key = (Instant::now() + t, self.queue.ticks);
+                    // A time that the clock cannot hold is as good as a year.
+                    let now = Instant::now();
+                    let at = now.checked_add(t).unwrap_or(now + Duration::from_secs(31_536_000));
+                    let key = (at, self.queue.ticks);
                     self.queue.timers.insert(key, (uid, op));
                     sim().work.notify_one();
                     return;
