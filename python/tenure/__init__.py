@@ -18,9 +18,9 @@ def _import_extension():
     try:
         from . import _tenure
     except ImportError as error:
-        if error.name == f"{__name__}._tenure" or "_tenure" in str(error) and "cannot import name" in str(error):
+        if error.name == f"{__name__}._tenure" or ("_tenure" in str(error) and "cannot import name" in str(error)):
             raise ImportError(
-                "tenure's extension module is not there: install tenure with pip, or build it in the source tree with `make build`",
+                "tenure's extension module is not there: install tenure with pip, or build it in the source tree: make lib",
                 name=f"{__name__}._tenure",
             ) from error
         if "subinterpreter" in str(error).replace("-", ""):

@@ -74,7 +74,12 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["bench"] and code == 0:
         ours, reference = nanoseconds_of_a_buffer()
         if "--json" in arguments:
-            row = {"row": "buffer from Python", "ns": round(ours, 1), "reference": "bytearray", "reference_ns": round(reference, 1)}
+            row = {
+                "row": "buffer from Python",
+                "ns": round(ours, 1),
+                "reference": "bytearray",
+                "reference_ns": round(reference, 1),
+            }
             print(json.dumps(row))
         else:
             print(f"buffer from Python: {ours:.0f} ns   (bytearray: {reference:.0f} ns)")

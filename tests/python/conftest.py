@@ -24,7 +24,6 @@ if SOURCE_PACKAGE.is_dir() and "TENURE_TEST_INSTALLED" not in os.environ:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SOURCE_PACKAGE), os.environ.get("PYTHONPATH")]))
 
 import pytest  # noqa: E402
-
 import tenure  # noqa: E402
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+import tenure
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import tenure
 from tenure import DeviceBuffer
 
 mr = tenure.mr
@@ -42,7 +43,35 @@ def test_sizes_near_the_end(size, pool, cuda, recorder):
         assert adaptor.info().live_count == 0
 
 
-@pytest.mark.parametrize("size", [-1, -(2**63), -(2**70), 2**64, 2**70, "-1", "lots", "", " ", "GiB", "1 XB", "1GiBs", "1..5GB", "0x10", "1e3", "200%", "-5%", "%", "nan", "inf", "٣", "18446744073709551616", "20EiB", "9" * 60])
+@pytest.mark.parametrize(
+    "size",
+    [
+        -1,
+        -(2**63),
+        -(2**70),
+        2**64,
+        2**70,
+        "-1",
+        "lots",
+        "",
+        " ",
+        "GiB",
+        "1 XB",
+        "1GiBs",
+        "1..5GB",
+        "0x10",
+        "1e3",
+        "200%",
+        "-5%",
+        "%",
+        "nan",
+        "inf",
+        "٣",
+        "18446744073709551616",
+        "20EiB",
+        "9" * 60,
+    ],
+)
 def test_what_is_no_size(size, pool):
     buffer, uses = consumers(pool)
     for use in uses:
@@ -137,7 +166,7 @@ def test_any_life_of_buffers_ends_at_zero(steps):
                 alive[number % len(alive)].close()
         assert pool.info().live_count == sum(1 for buffer in alive if buffer.ptr)
     ranges = sorted((buffer.ptr, buffer.capacity()) for buffer in alive if buffer.ptr)
-    for (start, size), (following, _) in zip(ranges, ranges[1:]):
+    for (start, size), (following, _) in itertools.pairwise(ranges):
         assert start + size <= following
     alive.clear()
     assert pool.info().live_bytes == 0

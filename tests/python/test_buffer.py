@@ -8,7 +8,6 @@ from array import array
 
 import numpy as np
 import pytest
-
 import tenure
 from tenure import DEFAULT_STREAM, DeviceBuffer, Stream
 
@@ -186,7 +185,7 @@ def test_a_buffer_is_used_by_two_threads(pool):
     buffer = DeviceBuffer(size=1 << 16, mr=pool)
     failures = []
 
-    def work(number):
+    def work(number, buffer):
         for step in range(200):
             try:
                 match (number + step) % 4:
@@ -200,16 +199,17 @@ def test_a_buffer_is_used_by_two_threads(pool):
                         buffer.reserve(1 << 18)
             except BufferError:
                 pass
-            except BaseException as error:  # noqa: BLE001
+            except BaseException as error:
                 failures.append(error)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    threads = [threading.Thread(target=work, args=(n, buffer)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert failures == []
-    del buffer
+    threads.clear()
+    del buffer, thread
     assert pool.info().live_count == 0
 
 

@@ -10,7 +10,6 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
 import tenure
 from tenure import DeviceBuffer
 
@@ -152,9 +151,7 @@ def test_a_scope_that_ends_in_another_context(cuda, pools):
 def test_a_plain_thread_does_not_take_the_scope(cuda, pools):
     seen = []
     with mr.using(pools[0]):
-        thread = threading.Thread(
-            target=lambda: seen.append(current())
-        )
+        thread = threading.Thread(target=lambda: seen.append(current()))
         thread.start()
         thread.join()
         with ThreadPoolExecutor(1) as executor:
@@ -242,7 +239,7 @@ def test_what_is_no_resource(wrong):
         with pytest.raises(TypeError):
             use(wrong)
     if wrong is not None:
-        with pytest.raises(TypeError, match="resource of tenure.mr"):
+        with pytest.raises(TypeError, match=r"resource of tenure\.mr"):
             DeviceBuffer(size=1, mr=wrong)
 
 
@@ -289,14 +286,14 @@ def test_set_and_get_race(cuda):
                 buffer = DeviceBuffer(size=512)
                 buffer.mr.info()
                 del buffer
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             failures.append(error)
 
     def replace():
         try:
             for _ in range(200):
                 mr.set_current_device_resource(mr.StatisticsResourceAdaptor(cuda))
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             failures.append(error)
 
     readers = [threading.Thread(target=allocate) for _ in range(3)]

@@ -117,7 +117,10 @@ def generator():
     with mr.using(callback): yield
 alive = generator(); next(alive)
 """,
-    "busy stream": "stream = Stream(); buffer = DeviceBuffer(size=10, stream=stream, mr=pool); tenure.sim.busy(stream, 50); buffer.record_stream(Stream())",
+    "busy stream": """
+stream = Stream(); buffer = DeviceBuffer(size=10, stream=stream, mr=pool)
+tenure.sim.busy(stream, 50); buffer.record_stream(Stream())
+""",
     "in sys.modules": "sys.tenure_buffer = make(mr=callback); import builtins; builtins.kept = make()",
     "os._exit": "import os; buffer = make(); sys.stdout.flush(); os._exit(0)",
     "an exception ends the program": "buffer = make(mr=callback); sys.exit(0)",
@@ -135,11 +138,15 @@ def test_exit(scenario, current):
 
 
 def test_interrupt():
-    done = child(PRELUDE + "buffer = make(mr=callback)\nimport os, signal\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)", "plain")
+    done = child(
+        PRELUDE + "buffer = make(mr=callback)\nimport os, signal\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)", "plain"
+    )
     assert done.returncode in (-signal.SIGINT, 1) and "KeyboardInterrupt" in done.stderr
 
 
-FORK = PRELUDE + """
+FORK = (
+    PRELUDE
+    + """
 import os, signal
 buffer = make(); raw = pool.allocate(100); called = make(mr=callback); stream = Stream()
 view = mr.PinnedHostMemoryResource()
@@ -180,6 +187,7 @@ del buffer, capsule
 assert pool.info().live_count == 0
 DeviceBuffer(size=10, mr=callback)
 """
+)
 
 
 @pytest.mark.parametrize("current", ["current", "plain"])
@@ -217,5 +225,3 @@ def test_multiprocessing_spawn():
 
 def bytes_of(buffer):
     return buffer.tobytes()
-
-

@@ -6,7 +6,6 @@ import gc
 import weakref
 
 import pytest
-
 import tenure
 from tenure import DeviceBuffer
 
@@ -195,8 +194,8 @@ def test_a_buffer_that_was_never_made_raises_on_every_method():
 
     with pytest.raises(ValueError):
         Failing()
+    stream = tenure.Stream()
     for buffer in (Empty(), DeviceBuffer.__new__(DeviceBuffer), failed[0]):
-        stream = tenure.Stream()
         for use in (
             lambda b: b.ptr,
             lambda b: b.size,

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import child
-
 import tenure
+from conftest import child
 
 PACKAGE = Path(tenure.__file__).parent
 
@@ -32,7 +31,12 @@ print(driver_calls())
 
 
 def test_resources_are_made_without_a_driver_where_they_can_be():
-    code = "import tenure; tenure.mr.CudaMemoryResource().info(); tenure.mr.CallbackMemoryResource(len, len); print(tenure.sim.driver_calls())"
+    code = """
+import tenure
+tenure.mr.CudaMemoryResource().info()
+tenure.mr.CallbackMemoryResource(len, len)
+print(tenure.sim.driver_calls())
+"""
     done = child(code)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
@@ -151,7 +155,12 @@ except tenure.CudaError as error:
 
 
 def test_two_imports_at_once():
-    code = "import threading\nts = [threading.Thread(target=lambda: __import__('tenure').device_count()) for _ in range(8)]\n[t.start() for t in ts]\n[t.join() for t in ts]"
+    code = """
+import threading
+threads = [threading.Thread(target=lambda: __import__("tenure").device_count()) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
     done = child(code)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -7,7 +7,6 @@ import threading
 import weakref
 
 import pytest
-
 import tenure
 from tenure import DEFAULT_STREAM, DeviceBuffer, OwnershipError, Stream
 

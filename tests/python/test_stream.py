@@ -8,7 +8,6 @@ import time
 import weakref
 
 import pytest
-
 import tenure
 from tenure import DEFAULT_STREAM, LEGACY_DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, DeviceBuffer, Stream
 

@@ -289,7 +289,7 @@ pub(crate) fn create(
 #[pymethods]
 impl DeviceBuffer {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(*, ptr=None, size=None, stream=None, mr=None)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         Self::default()
     }

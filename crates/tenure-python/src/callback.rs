@@ -230,7 +230,7 @@ pub(crate) fn _references(mr: &Bound<'_, PyAny>) -> PyResult<Option<(u64, u64)>>
 #[pymethods]
 impl CallbackMemoryResource {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(allocate_func, deallocate_func, *, device_accessible=True, host_accessible=False)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(Self::default())
     }

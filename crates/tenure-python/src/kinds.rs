@@ -104,7 +104,7 @@ pub(crate) struct CudaAsyncMemoryResource;
 #[pymethods]
 impl CudaAsyncMemoryResource {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(initial_pool_size=None, release_threshold=None, enable_ipc=False, enable_fabric=False, *, device=None, stream_outlives_buffer=False)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(Self)
     }
@@ -148,7 +148,7 @@ pub(crate) struct CudaAsyncViewMemoryResource;
 #[pymethods]
 impl CudaAsyncViewMemoryResource {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(pool_handle, *, device=None)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(Self)
     }
@@ -173,7 +173,7 @@ pub(crate) struct UpstreamResourceAdaptor;
 #[pymethods]
 impl UpstreamResourceAdaptor {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(Self)
     }
@@ -211,7 +211,7 @@ pub(crate) struct PoolMemoryResource;
 #[pymethods]
 impl PoolMemoryResource {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=False, device=None)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         adaptor(Self)
     }
@@ -258,7 +258,7 @@ pub(crate) struct LimitingResourceAdaptor;
 #[pymethods]
 impl LimitingResourceAdaptor {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, allocation_limit)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         adaptor(Self)
     }
@@ -305,7 +305,7 @@ impl StatisticsResourceAdaptor {
 #[pymethods]
 impl StatisticsResourceAdaptor {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         adaptor(Self)
     }

@@ -221,7 +221,7 @@ pub(crate) fn argument(mr: &Bound<'_, PyAny>) -> PyResult<tenure_resource> {
 #[pymethods]
 impl DeviceMemoryResource {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "()")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         Self::default()
     }

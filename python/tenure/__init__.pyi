@@ -1,0 +1,371 @@
+"""tenure: GPU memory that is freed by whoever made it, when nobody needs it, in the right order.
+
+All sizes are in bytes. Where a size is taken, text is taken as well: ``"256MiB"``, ``"1.5GB"``, ``"80%"`` (of the memory
+that is free on the current device when the call is made). Addresses are integers.
+
+Every call that allocates takes ``mr=``. Without it the current resource is read once, at the start of the call: the one of
+the innermost ``with tenure.mr.using(...)`` around the call, else the entry of the process's one table.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, final, overload, type_check_only
+
+from typing_extensions import Buffer, CapsuleType, disjoint_base
+
+from . import mr as mr
+from . import sim as sim
+from .mr import DeviceMemoryResource
+
+__all__ = [
+    "DEFAULT_STREAM",
+    "LEGACY_DEFAULT_STREAM",
+    "PER_THREAD_DEFAULT_STREAM",
+    "CudaError",
+    "DeviceBuffer",
+    "OutOfMemoryError",
+    "OwnershipError",
+    "Stream",
+    "__version__",
+    "device_count",
+    "device_info",
+    "from_cuda_array_interface",
+    "from_dlpack",
+    "get_current_device",
+    "library_version",
+    "mr",
+    "set_current_device",
+    "sim",
+    "synchronize",
+]
+
+_Host = TypeVar("_Host", bound=Buffer)
+_Size: TypeAlias = SupportsIndex | str
+_Address: TypeAlias = SupportsIndex | Any
+
+@type_check_only
+class _CudaStream(Protocol):
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+@type_check_only
+class _CudaArray(Protocol):
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+@type_check_only
+class _DLPack(Protocol):
+    def __dlpack__(self, *, stream: Any = ...) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+# A tenure.Stream, or a stream of CuPy, Numba, PyTorch, cuda.core, or whatever else has `__cuda_stream__`.
+_AnyStream: TypeAlias = Stream | _CudaStream | Any
+
+__version__: str
+"""The version of libtenure."""
+
+DEFAULT_STREAM: Stream
+"""The default stream (address 0): what a call uses when no stream is named."""
+LEGACY_DEFAULT_STREAM: Stream
+"""The legacy default stream by its explicit name (address 1)."""
+PER_THREAD_DEFAULT_STREAM: Stream
+"""The default stream of each thread (address 2)."""
+
+class OutOfMemoryError(MemoryError):
+    """No memory: the only error after which trying again can help. Sizes in bytes, 0 where unknown.
+
+    >>> try:
+    ...     tenure.mr.LimitingResourceAdaptor(tenure.mr.CudaMemoryResource(), 100).allocate(1000)
+    ... except tenure.OutOfMemoryError as error:
+    ...     print(error.requested, error.limit, error.resource)
+    1000 100 limiting > cuda
+    """
+
+    requested: int
+    """What was asked for."""
+    live: int
+    """What the resource has handed out."""
+    reserved: int
+    """What the resource holds from its upstream or the device."""
+    limit: int
+    """The limit that was met, or 0."""
+    largest_free: int
+    """The largest request that could still be served."""
+    driver_free: int
+    """Free on the device, 0 when it was not asked."""
+    driver_total: int
+    """The device's memory, 0 when it was not asked."""
+    resource: str
+    """The stack of resources, outermost first."""
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        requested: int = 0,
+        live: int = 0,
+        reserved: int = 0,
+        limit: int = 0,
+        largest_free: int = 0,
+        driver_free: int = 0,
+        driver_total: int = 0,
+        resource: str = "",
+    ) -> None: ...
+
+class OwnershipError(ValueError):
+    """A pointer was named that does not belong where it was named. Nothing happened."""
+
+    kind: str
+    """``"unknown pointer"``, ``"interior pointer"``, ``"wrong resource"``, ``"wrong size"``, ``"wrong alignment"`` or
+    ``"double free"``."""
+    ptr: int
+    """The address that was named."""
+    size: int
+    """The size that was named, in bytes."""
+    asked: int
+    """The id of the resource that was asked."""
+    owner: int
+    """The id of the owner, 0 when unknown."""
+    owner_size: int
+    """The size of the block in bytes, 0 when unknown."""
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        kind: str = "",
+        ptr: int = 0,
+        size: int = 0,
+        asked: int = 0,
+        owner: int = 0,
+        owner_size: int = 0,
+    ) -> None: ...
+
+class CudaError(RuntimeError):
+    """The CUDA driver failed, or there is none where one was asked for. Trying again does not help."""
+
+    code: int
+    """The driver's code, such as 700."""
+    name: str
+    """The name of the code, such as ``"CUDA_ERROR_ILLEGAL_ADDRESS"``."""
+    call: str
+    """The driver call, such as ``"cuMemAlloc"``."""
+    def __init__(self, message: str = "", *, code: int = 0, name: str = "", call: str = "") -> None: ...
+
+@final
+class Stream:
+    """An order of work on a device.
+
+    ``Stream()`` makes a stream; ``Stream(obj)`` takes one of somebody else's, and keeps ``obj`` alive as long as this
+    object or a buffer names the stream. ``obj`` is a ``Stream``, an object with ``__cuda_stream__``, or a stream of CuPy,
+    Numba or PyTorch. Wherever a ``stream`` is taken, such an object is taken directly.
+
+    A stream belongs to its process and cannot be pickled. Two are equal when their addresses are.
+    """
+
+    def __new__(cls, obj: _AnyStream | None = None, *, device: int | None = None, non_blocking: bool = False) -> Self:
+        """Makes a stream on ``device`` (default: the current one), or takes ``obj``.
+
+        ``non_blocking``: the new stream does not synchronise with the legacy default stream.
+        """
+    @staticmethod
+    def from_handle(handle: _Address, *, owner: object | None = None, device: int | None = None) -> Stream:
+        """A stream by its address.
+
+        ``owner`` is kept alive as long as something names the stream. Without an owner the stream must live as long as the
+        process, which is your word: nothing checks it.
+        """
+    @property
+    def handle(self) -> int:
+        """The address (``cudaStream_t``); 0, 1 and 2 are the default streams."""
+    @property
+    def device(self) -> int:
+        """The device; of a default stream, the current one."""
+    def is_default(self) -> bool:
+        """Whether this is one of the default streams."""
+    def synchronize(self) -> None:
+        """Waits until the work enqueued so far is done. Other Python threads run meanwhile."""
+    def query(self) -> bool:
+        """Whether all work enqueued so far is done."""
+    def wait_stream(self, other: _AnyStream) -> None:
+        """Makes later work of this stream wait for the work enqueued on ``other`` so far. The host does not wait."""
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __lt__(self, value: Any, /) -> bool: ...
+    def __le__(self, value: Any, /) -> bool: ...
+    def __gt__(self, value: Any, /) -> bool: ...
+    def __ge__(self, value: Any, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __reduce__(self) -> Any: ...
+
+@disjoint_base
+class DeviceBuffer:
+    """Memory with its owner: it knows the resource that made it, its home stream and its device.
+
+    It is freed when the last of those who hold it goes (this object, or a DLPack consumer), in the order of its home stream
+    and of the streams it was recorded on, by the resource that made it, from whatever thread. The resource lives until then.
+
+    A buffer of no bytes asks no resource: its address is 0.
+
+    The methods that copy between host and device return when the copy is done. Waiting never holds the interpreter lock.
+    Two threads may use a buffer at once: what would change it while the other uses it is a ``BufferError``.
+
+    A subclass may have a constructor of its own, which calls ``super().__init__(...)``; until then every method raises.
+    """
+
+    def __init__(
+        self,
+        *,
+        ptr: _Address | None = None,
+        size: _Size | None = None,
+        stream: _AnyStream | None = None,
+        mr: DeviceMemoryResource | None = None,
+    ) -> None:
+        """Allocates ``size`` bytes on ``stream`` (default: ``DEFAULT_STREAM``).
+
+        With ``ptr``, the bytes are copied from that address, of any kind of memory, and the copy is waited for. This is
+        not how memory is taken over: that is ``adopt``.
+
+        Raises ``OutOfMemoryError``, ``ValueError`` for a size that is none or a stream of another device, ``CudaError``, and
+        whatever a resource of Python functions raises.
+        """
+    @staticmethod
+    def to_device(b: Buffer, stream: _AnyStream | None = None, mr: DeviceMemoryResource | None = None) -> DeviceBuffer:
+        """A new buffer with the bytes of ``b``, which is anything with the buffer protocol (``bytes``, a NumPy array)."""
+    @classmethod
+    def adopt(
+        cls,
+        ptr: _Address,
+        size: _Size,
+        *,
+        stream: _AnyStream,
+        mr: DeviceMemoryResource | None = None,
+        owner: Callable[[int, int, Stream], object] | object | None = None,
+        device: int | None = None,
+    ) -> Self:
+        """Takes memory over. Give exactly one of ``mr`` and ``owner``.
+
+        ``mr``: the resource that made the block. This is checked; the wrong one, an address inside of a block or a size
+        that is not the block's is an ``OwnershipError``. Name the maker, never just the current resource.
+
+        ``owner``: for memory that no resource of tenure's made. A callable is called as ``owner(ptr, size, stream)`` to free
+        the memory; any other object is kept alive and let go. ``device`` says where the memory is (default: the stream's
+        device; -1: the host's).
+
+        ``stream`` is the stream in whose order the memory may be used now, and will be freed.
+        """
+    @property
+    def ptr(self) -> int:
+        """The address; 0 when there are no bytes."""
+    @property
+    def size(self) -> int:
+        """Bytes in use."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes in use."""
+    def capacity(self) -> int:
+        """Bytes allocated."""
+    @property
+    def mr(self) -> DeviceMemoryResource | None:
+        """The resource that frees the memory: the same Python object while one is alive. ``None`` when the buffer was
+        adopted with an owner."""
+    @property
+    def stream(self) -> Stream:
+        """The home stream, in whose order the memory will be freed."""
+    @property
+    def device(self) -> int | None:
+        """The device of the memory; ``None`` for memory of the host."""
+    def resize(self, new_size: _Size, stream: _AnyStream | None = None) -> None:
+        """Changes the size. Within the capacity nothing moves; beyond it a new block of the same resource is made and the
+        bytes are copied, on ``stream`` (default: the home stream), which becomes the home. On failure nothing changed."""
+    def reserve(self, new_capacity: _Size, stream: _AnyStream | None = None) -> None:
+        """Makes sure of a capacity."""
+    def shrink_to_fit(self, stream: _AnyStream | None = None) -> None:
+        """Reduces the capacity to the size."""
+    def copy(self, stream: _AnyStream | None = None, mr: DeviceMemoryResource | None = None) -> Self:
+        """A copy, made on ``stream`` (default: the home stream) under ``mr`` (default: the current resource)."""
+    @overload
+    def copy_to_host(self, ary: None = None, stream: _AnyStream | None = None) -> Any: ...
+    @overload
+    def copy_to_host(self, ary: _Host, stream: _AnyStream | None = None) -> _Host:
+        """Copies into ``ary``, a writable contiguous host object that is large enough, and returns it; without one, into a
+        new NumPy array of bytes."""
+    def copy_from_host(self, ary: Buffer, stream: _AnyStream | None = None) -> None:
+        """Copies a contiguous host object into the first bytes."""
+    def copy_from_device(self, cuda_ary: _CudaArray, stream: _AnyStream | None = None) -> None:
+        """Copies the memory of a buffer, or of another object with ``__cuda_array_interface__``, into the first bytes.
+
+        From a ``DeviceBuffer`` the host does not wait; from others it does, as they may free their memory at return.
+        """
+    def tobytes(self, stream: _AnyStream | None = None) -> bytes:
+        """The bytes."""
+    def record_stream(self, stream: _AnyStream) -> None:
+        """Says that work on ``stream`` uses the memory: it is not reused before all work that is enqueued there until the
+        free is done."""
+    def set_stream(self, stream: _AnyStream) -> None:
+        """Makes ``stream`` the home stream. Nothing is waited for; the old home stays among the recorded streams."""
+    def close(self, stream: _AnyStream | None = None) -> None:
+        """Frees the memory now, in the order of ``stream`` (default: the home stream). The buffer is empty afterwards.
+        Leaving a ``with`` block does the same."""
+    def detach(self) -> tuple[int, int, DeviceMemoryResource, Stream]:
+        """Takes the allocation out: ``(ptr, size, mr, stream)``, what ``mr.deallocate`` and ``adopt`` want to hear. The size
+        is the capacity. The buffer is empty afterwards, and the resource counts the block until somebody frees it."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3: unsigned bytes, and the home stream as the one to wait on."""
+    def __dlpack__(
+        self,
+        *,
+        stream: Any | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
+        """A DLPack capsule of unsigned bytes; the versioned kind when ``max_version`` says so. The capsule keeps the memory.
+
+        The consumer's ``stream`` is made to wait for the home stream, and is recorded. Memory that the host can read, and all
+        memory of the simulated device, is exported as the CPU's, after a wait for the home stream. A copy (``copy=True``) is
+        made under the buffer's own resource; a copy of device memory for the CPU, in memory of the system's.
+        """
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def __copy__(self) -> Self: ...
+    def __deepcopy__(self, _memo: Any) -> Self: ...
+    def __reduce__(self) -> tuple[Any, ...]: ...
+
+def from_dlpack(obj: _DLPack | CapsuleType, *, stream: _AnyStream | None = None) -> DeviceBuffer:
+    """A buffer over the memory of an object with ``__dlpack__``, without a copy. The producer frees it when the buffer goes.
+
+    Takes contiguous memory of the CPU, of CUDA devices, pinned and managed. What the producer forbids to write stays
+    read-only. ``stream`` becomes the home stream; the producer orders its own work before it.
+    """
+
+def from_cuda_array_interface(obj: _CudaArray, *, stream: _AnyStream | None = None) -> DeviceBuffer:
+    """A buffer over the memory of an object with ``__cuda_array_interface__``, which is kept alive as long as the buffer.
+
+    ``stream`` becomes the home stream, and waits for the stream that the interface names.
+    """
+
+def device_count() -> int:
+    """The number of devices. Loads the driver at first use, as every call below does."""
+
+def get_current_device() -> int:
+    """The device that is current on this thread."""
+
+def set_current_device(device: int) -> None:
+    """Makes a device current on this thread."""
+
+def synchronize(device: int | None = None) -> None:
+    """Waits for all work of a device (default: the current one)."""
+
+def device_info(device: int | None = None) -> dict[str, Any]:
+    """What a device is: ``name``, ``free_bytes``, ``total_bytes``, ``simulated``, ``virtual_memory``, ``memory_pools``,
+    ``managed_memory``, ``pageable_access``, ``compute_capability``."""
+
+def library_version() -> str:
+    """The version of libtenure."""

@@ -1,0 +1,137 @@
+"""The extension module. What is public is documented in ``tenure``, ``tenure.mr``, ``tenure.sim`` and ``tenure.bindings``."""
+
+from typing_extensions import CapsuleType
+
+from . import (
+    DEFAULT_STREAM as DEFAULT_STREAM,
+)
+from . import (
+    LEGACY_DEFAULT_STREAM as LEGACY_DEFAULT_STREAM,
+)
+from . import (
+    PER_THREAD_DEFAULT_STREAM as PER_THREAD_DEFAULT_STREAM,
+)
+from . import (
+    DeviceBuffer as DeviceBuffer,
+)
+from . import (
+    Stream as Stream,
+)
+from . import _AnyStream, _Size
+from . import (
+    device_count as device_count,
+)
+from . import (
+    device_info as device_info,
+)
+from . import (
+    from_cuda_array_interface as from_cuda_array_interface,
+)
+from . import (
+    from_dlpack as from_dlpack,
+)
+from . import (
+    get_current_device as get_current_device,
+)
+from . import (
+    library_version as library_version,
+)
+from . import (
+    set_current_device as set_current_device,
+)
+from . import (
+    synchronize as synchronize,
+)
+from .mr import (
+    CallbackMemoryResource as CallbackMemoryResource,
+)
+from .mr import (
+    CudaAsyncMemoryResource as CudaAsyncMemoryResource,
+)
+from .mr import (
+    CudaAsyncViewMemoryResource as CudaAsyncViewMemoryResource,
+)
+from .mr import (
+    CudaMemoryResource as CudaMemoryResource,
+)
+from .mr import (
+    DeviceMemoryResource as DeviceMemoryResource,
+)
+from .mr import (
+    LimitingResourceAdaptor as LimitingResourceAdaptor,
+)
+from .mr import (
+    ManagedMemoryResource as ManagedMemoryResource,
+)
+from .mr import (
+    MemoryInfo as MemoryInfo,
+)
+from .mr import (
+    PinnedHostMemoryResource as PinnedHostMemoryResource,
+)
+from .mr import (
+    PoolMemoryResource as PoolMemoryResource,
+)
+from .mr import (
+    Statistics as Statistics,
+)
+from .mr import (
+    StatisticsResourceAdaptor as StatisticsResourceAdaptor,
+)
+from .mr import (
+    SystemMemoryResource as SystemMemoryResource,
+)
+from .mr import (
+    UpstreamResourceAdaptor as UpstreamResourceAdaptor,
+)
+from .mr import (
+    get_current_device_resource as get_current_device_resource,
+)
+from .mr import (
+    get_per_device_resource as get_per_device_resource,
+)
+from .mr import (
+    misuse_count as misuse_count,
+)
+from .mr import (
+    owner_of as owner_of,
+)
+from .mr import (
+    reset_current_device_resource as reset_current_device_resource,
+)
+from .mr import (
+    reset_per_device_resource as reset_per_device_resource,
+)
+from .mr import (
+    set_current_device_resource as set_current_device_resource,
+)
+from .mr import (
+    set_per_device_resource as set_per_device_resource,
+)
+from .mr import (
+    using as using,
+)
+
+_C_API: CapsuleType
+
+def sim_active() -> bool: ...
+def sim_busy(stream: _AnyStream, ms: int) -> None: ...
+def sim_configure(devices: int | None = None, memory: _Size | None = None) -> None: ...
+def sim_fail_clear() -> None: ...
+def sim_fail_next(call: str, code: int, after: int = 0) -> None: ...
+def sim_set_memory(device: int, memory: _Size) -> None: ...
+def sim_violations() -> int: ...
+def driver_calls(call: str | None = None) -> int: ...
+def device_used(device: int = 0) -> int: ...
+def describe() -> str: ...
+def _rebuild(cls: type[DeviceBuffer], bytes: bytes) -> DeviceBuffer: ...
+def _wrap_buffer(handle: int) -> DeviceBuffer: ...
+def _borrow_buffer(buffer: DeviceBuffer) -> int: ...
+def _take_buffer(buffer: DeviceBuffer) -> int: ...
+def _wrap_resource(handle: int) -> DeviceMemoryResource: ...
+def _borrow_resource(mr: DeviceMemoryResource) -> int: ...
+def _retain_resource(mr: DeviceMemoryResource) -> int: ...
+def _wrap_stream(raw: int, object: int) -> Stream: ...
+def _borrow_stream(stream: Stream) -> tuple[int, int]: ...
+def _raise_for_status(status: int) -> None: ...
+def _references(mr: DeviceMemoryResource) -> tuple[int, int] | None: ...

@@ -1,0 +1,348 @@
+"""Memory resources, and the table of current ones.
+
+A resource allocates and frees memory in the order of streams. It lives while an object, a buffer, an adaptor or the table
+names it, in whatever language; the last one out closes it. The names and signatures are RMM's; what differs is said below.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, final
+
+from typing_extensions import disjoint_base
+
+from . import Stream, _Address, _AnyStream, _Size
+
+__all__ = [
+    "CallbackMemoryResource",
+    "CudaAsyncMemoryResource",
+    "CudaAsyncViewMemoryResource",
+    "CudaMemoryResource",
+    "DeviceMemoryResource",
+    "LimitingResourceAdaptor",
+    "ManagedMemoryResource",
+    "MemoryInfo",
+    "PinnedHostMemoryResource",
+    "PoolMemoryResource",
+    "Statistics",
+    "StatisticsResourceAdaptor",
+    "SystemMemoryResource",
+    "UpstreamResourceAdaptor",
+    "get_current_device_resource",
+    "get_per_device_resource",
+    "misuse_count",
+    "owner_of",
+    "reset_current_device_resource",
+    "reset_per_device_resource",
+    "set_current_device_resource",
+    "set_per_device_resource",
+    "using",
+]
+
+@disjoint_base
+class DeviceMemoryResource:
+    """The base of all resources. It makes none itself.
+
+    **Identity.** Whoever asks for a resource (``get_current_device_resource()``, ``buffer.mr``, ``get_upstream()``,
+    ``owner_of``) gets the same Python object while one is alive, and otherwise a new one of the class that fits, also when
+    C++, C or Rust made the resource. Two objects of one resource are equal.
+
+    **Subclassing.** Pools, adaptors and callback resources may be subclassed; a constructor of one's own calls
+    ``super().__init__(...)``, and until then every method raises ``TypeError``. Overriding ``allocate`` in Python changes what
+    Python callers of that method get, not what buffers, adaptors and other languages do: they call the engine's resource. For
+    a resource of your own functions make a ``CallbackMemoryResource``; an object of a class that derives from this base alone
+    has no resource, and ``mr=`` refuses it.
+    """
+
+    def __init__(self) -> None: ...
+    def allocate(self, nbytes: _Size, stream: _AnyStream | None = None, alignment: int = 256) -> int:
+        """Allocates and returns the address, usable in the order of ``stream`` (default: ``DEFAULT_STREAM``). 0 bytes are
+        address 0 and ask nobody.
+
+        The resource lives until the block is freed: a block that is never freed keeps it for the life of the process. A
+        ``DeviceBuffer`` frees by itself.
+        """
+    def deallocate(self, ptr: _Address, nbytes: _Size, stream: _AnyStream | None = None, alignment: int = 256) -> None:
+        """Frees in the order of ``stream``. What does not fit (address, size, alignment, resource, freed already) is an
+        ``OwnershipError`` and nothing happens."""
+    def owns(self, ptr: _Address) -> bool:
+        """Whether a live block that was asked of this very resource contains the address."""
+    def info(self) -> MemoryInfo:
+        """The figures."""
+    def trim(self, keep_bytes: _Size | None = None) -> int:
+        """Gives back what is cached, down to ``keep_bytes`` (default: 0). Returns how many bytes went."""
+    def same_as(self, other: object) -> bool:
+        """Whether both stand for one resource."""
+    @property
+    def id(self) -> int:
+        """A number that no other resource of the process ever has."""
+    @property
+    def kind(self) -> str:
+        """The engine's word for what it is, such as ``"pool"``."""
+    @property
+    def device(self) -> int | None:
+        """The device, or ``None`` when it follows from the stream of each call."""
+    @property
+    def is_device_accessible(self) -> bool:
+        """Whether kernels can use the memory."""
+    @property
+    def is_host_accessible(self) -> bool:
+        """Whether the host can read and write it in place."""
+    @property
+    def is_managed(self) -> bool:
+        """Whether it migrates on demand."""
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __lt__(self, value: Any, /) -> bool: ...
+    def __le__(self, value: Any, /) -> bool: ...
+    def __gt__(self, value: Any, /) -> bool: ...
+    def __ge__(self, value: Any, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __reduce__(self) -> Any: ...
+
+class UpstreamResourceAdaptor(DeviceMemoryResource):
+    """The base of the resources that take their memory from another one. It makes none itself."""
+
+    def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
+    @property
+    def upstream_mr(self) -> DeviceMemoryResource | None:
+        """The upstream."""
+    def get_upstream(self) -> DeviceMemoryResource | None:
+        """The upstream."""
+
+@final
+class CudaMemoryResource(DeviceMemoryResource):
+    """Plain device memory (``cuMemAlloc``), on the device of the stream of each call. One per process: the constructor gives
+    the same object while one is alive. It is the first entry of the table."""
+
+    def __new__(cls) -> Self: ...
+    def __init__(self) -> None: ...
+
+@final
+class ManagedMemoryResource(DeviceMemoryResource):
+    """Memory that migrates between host and devices. One per process."""
+
+    def __new__(cls) -> Self: ...
+    def __init__(self) -> None: ...
+
+@final
+class PinnedHostMemoryResource(DeviceMemoryResource):
+    """Page-locked memory of the host, which devices can use. One per process."""
+
+    def __new__(cls) -> Self: ...
+    def __init__(self) -> None: ...
+
+@final
+class SystemMemoryResource(DeviceMemoryResource):
+    """Memory of the system's allocator. One per process."""
+
+    def __new__(cls) -> Self: ...
+    def __init__(self) -> None: ...
+
+class CudaAsyncMemoryResource(DeviceMemoryResource):
+    """Stream-ordered memory from a driver pool of its own."""
+
+    def __init__(
+        self,
+        initial_pool_size: _Size | None = None,
+        release_threshold: _Size | None = None,
+        enable_ipc: bool = False,
+        enable_fabric: bool = False,
+        *,
+        device: int | None = None,
+        stream_outlives_buffer: bool = False,
+    ) -> None:
+        """``release_threshold``: what the driver keeps at a synchronisation (default: everything). ``stream_outlives_buffer``:
+        states that streams given as bare addresses outlive every buffer that names them; without it such streams are refused
+        for buffers."""
+    def pool_handle(self) -> int:
+        """The driver's pool (``CUmemoryPool``)."""
+
+class CudaAsyncViewMemoryResource(DeviceMemoryResource):
+    """Stream-ordered memory from somebody else's driver pool, which must outlive the resource."""
+
+    def __init__(self, pool_handle: _Address, *, device: int | None = None) -> None:
+        """``pool_handle``: an integer, or an object of cuda.bindings. ``device`` defaults to the current one."""
+    def pool_handle(self) -> int:
+        """The driver's pool (``CUmemoryPool``)."""
+
+class PoolMemoryResource(UpstreamResourceAdaptor):
+    """A pool: requests are served from memory that it holds, in stream order, and it grows by need."""
+
+    def __init__(
+        self,
+        upstream_mr: DeviceMemoryResource,
+        initial_pool_size: _Size | None = None,
+        maximum_pool_size: _Size | None = None,
+        *,
+        release_threshold: _Size | None = None,
+        prefer_footprint: bool = False,
+        device: int | None = None,
+    ) -> None:
+        """``initial_pool_size``: taken at once, or an error (default: nothing; RMM takes half of the free memory).
+        ``maximum_pool_size``: a hard limit (default: what the device has). ``release_threshold``: ``trim`` keeps at least this
+        many idle bytes. ``prefer_footprint``: rather make one stream wait for another than grow. ``device`` defaults to the
+        current one."""
+    def pool_size(self) -> int:
+        """Bytes that the pool holds from its upstream or the device."""
+
+class LimitingResourceAdaptor(UpstreamResourceAdaptor):
+    """Refuses what would take more than ``allocation_limit`` bytes from its upstream at once."""
+
+    def __init__(self, upstream_mr: DeviceMemoryResource, allocation_limit: _Size) -> None: ...
+    def get_allocated_bytes(self) -> int:
+        """Bytes that are handed out."""
+    def get_allocation_limit(self) -> int:
+        """The limit."""
+
+class StatisticsResourceAdaptor(UpstreamResourceAdaptor):
+    """Counts what goes through."""
+
+    def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
+    @property
+    def allocation_counts(self) -> Statistics:
+        """The counters, since the innermost ``push_counters``."""
+    def push_counters(self) -> Statistics:
+        """Starts a nested set of counters; returns the enclosing ones."""
+    def pop_counters(self) -> Statistics:
+        """Ends the nested set and returns it; the enclosing one takes it in."""
+
+@disjoint_base
+class CallbackMemoryResource(DeviceMemoryResource):
+    """A resource of two Python functions, which it owns: they live as long as a buffer, an adaptor, the table or another
+    language needs them.
+
+    ``allocate_func(nbytes, stream) -> int`` returns an address aligned to 256 bytes, or raises. Whatever it raises,
+    ``KeyboardInterrupt`` included, comes back to the caller as the same object, through any stack of adaptors and languages.
+
+    ``deallocate_func(ptr, nbytes, stream)`` frees. What it raises goes to ``sys.unraisablehook``; the block counts as freed.
+
+    Both are called on any thread, with no lock of tenure's held, and may allocate. A callback that allocates from its own
+    resource more than 32 deep gets an error. The stream is valid during the call. Once the interpreter ends (tenure's
+    ``atexit`` hook), neither is called: allocations are errors, frees do nothing.
+
+    **Cycles.** ``self.mr = CallbackMemoryResource(self.allocate, self.free)`` is a cycle through the engine. It is collected
+    when this object is all that names the resource: no live block, no adaptor, no entry of the table, no other language.
+    Otherwise the functions stay, and stay whole.
+    """
+
+    def __init__(
+        self,
+        allocate_func: Callable[[int, Stream], int],
+        deallocate_func: Callable[[int, int, Stream], object],
+        *,
+        device_accessible: bool = True,
+        host_accessible: bool = False,
+    ) -> None:
+        """``device_accessible`` and ``host_accessible`` say what the memory can do."""
+    @property
+    def allocate_func(self) -> Callable[[int, Stream], int]:
+        """The function that allocates."""
+    @property
+    def deallocate_func(self) -> Callable[[int, int, Stream], object]:
+        """The function that frees."""
+
+@final
+class MemoryInfo:
+    """The figures of a resource, in bytes and in blocks."""
+
+    @property
+    def live_bytes(self) -> int:
+        """Handed out and not given back."""
+    @property
+    def cached_bytes(self) -> int:
+        """Held ready for the next request."""
+    @property
+    def reserved_bytes(self) -> int:
+        """Taken from the device or the upstream."""
+    @property
+    def largest_free_bytes(self) -> int:
+        """The largest single request that could be served from what is cached."""
+    @property
+    def peak_live_bytes(self) -> int:
+        """The highest ``live_bytes`` so far."""
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The highest ``reserved_bytes`` so far."""
+    @property
+    def live_count(self) -> int:
+        """Blocks handed out and not given back."""
+    @property
+    def unproven_bytes(self) -> int:
+        """Free bytes that other streams may not have before the device is waited for."""
+    @property
+    def device_proofs(self) -> int:
+        """How often the whole device was waited for."""
+    def as_dict(self) -> dict[str, int]:
+        """All figures by name."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Statistics:
+    """The counters of a statistics adaptor, in bytes and in blocks."""
+
+    @property
+    def current_bytes(self) -> int:
+        """Bytes alive."""
+    @property
+    def current_count(self) -> int:
+        """Blocks alive."""
+    @property
+    def peak_bytes(self) -> int:
+        """The highest ``current_bytes``."""
+    @property
+    def peak_count(self) -> int:
+        """The highest ``current_count``."""
+    @property
+    def total_bytes(self) -> int:
+        """All bytes ever allocated."""
+    @property
+    def total_count(self) -> int:
+        """All blocks ever allocated."""
+    def as_dict(self) -> dict[str, int]:
+        """All counters by name."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+def get_current_device_resource() -> DeviceMemoryResource:
+    """The current resource of the current device: the innermost ``using`` around the call, else the table's entry."""
+
+def get_per_device_resource(device: int) -> DeviceMemoryResource:
+    """The current resource of a device."""
+
+def set_current_device_resource(mr: DeviceMemoryResource) -> DeviceMemoryResource:
+    """Replaces the current resource of the current device, for the whole process and all languages, and returns the previous.
+    Memory that was handed out is not touched. Inside a ``using`` of that device the scope's binding is replaced instead."""
+
+def set_per_device_resource(device: int, mr: DeviceMemoryResource) -> DeviceMemoryResource:
+    """Replaces the current resource of a device and returns the previous."""
+
+def reset_current_device_resource() -> DeviceMemoryResource:
+    """Puts the plain device resource back for the current device and returns the previous."""
+
+def reset_per_device_resource(device: int) -> DeviceMemoryResource:
+    """Puts the plain device resource back for a device and returns the previous."""
+
+@final
+class using:
+    """``with using(mr):`` makes ``mr`` the current resource of the device that is current on entry, until the block is left,
+    by an exception or otherwise.
+
+    The binding is a context variable: ``asyncio`` tasks and ``asyncio.to_thread`` take it along, a plain thread does not. For
+    tenure's own calls it is exact, also across ``await`` and in generators. Native code that reads the table by itself sees
+    the binding inside a plain ``with`` block; after an ``await`` it may see the one of the task that called tenure last on this
+    thread, so pass ``mr`` on to native code in coroutines.
+    """
+
+    def __new__(cls, mr: DeviceMemoryResource) -> Self: ...
+    def __enter__(self) -> DeviceMemoryResource:
+        """Returns the resource."""
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+def owner_of(ptr: _Address) -> DeviceMemoryResource | None:
+    """Who was asked for the smallest live block around an address; ``None`` when nobody knows it."""
+
+def misuse_count() -> int:
+    """How many frees that could not return an error (a destructor, a foreign deleter) were wrong. A test suite asserts 0."""

@@ -1,0 +1,51 @@
+"""The simulated device and its levers, for tests.
+
+``TENURE_DEVICE=sim`` chooses it; ``TENURE_SIM_DEVICES`` and ``TENURE_SIM_MEMORY`` size it, or ``configure`` does.
+
+>>> tenure.sim.fail_next("cuMemAlloc", 2)
+>>> tenure.mr.CudaMemoryResource().allocate(100)
+Traceback (most recent call last):
+tenure.OutOfMemoryError: ...
+"""
+
+from . import _AnyStream, _Size
+
+__all__ = [
+    "active",
+    "busy",
+    "configure",
+    "driver_calls",
+    "fail_clear",
+    "fail_next",
+    "set_memory",
+    "used",
+    "violations",
+]
+
+def active() -> bool:
+    """Whether the device layer is the simulated one. Loads the driver at first use."""
+
+def configure(devices: int | None = None, memory: _Size | None = None) -> None:
+    """Sets the number of devices and the memory of each, before the first use of a device."""
+
+def set_memory(device: int, memory: _Size) -> None:
+    """Changes the memory of a device while it runs: bytes used plus bytes free."""
+
+def used(device: int = 0) -> int:
+    """Bytes that the driver has handed out on a device."""
+
+def busy(stream: _AnyStream, ms: int) -> None:
+    """Keeps a stream busy for some milliseconds. On CUDA too."""
+
+def fail_next(call: str, code: int, after: int = 0) -> None:
+    """Makes a later driver call of this name (``"cuMemAlloc"``, ``"cuMemCreate"``) fail with ``code`` (2 is out of memory): the
+    next one after ``after`` that succeed."""
+
+def fail_clear() -> None:
+    """Takes back every failure that has not happened yet."""
+
+def violations() -> int:
+    """How many calls broke the rules of the driver, such as naming a destroyed handle. A test suite asserts 0."""
+
+def driver_calls(call: str | None = None) -> int:
+    """How many driver calls of this name were made; of all names without one."""
