@@ -3,6 +3,7 @@
 #   VENV=dir       the virtual environment to use (default: .venv, made if absent)
 #   PYTHON=python  the Python to make it with, and the first to test with
 #   ONLY="a b"     make test: these checks of ci/ alone
+#   BENCH=options of `tenure bench`, such as "--json"
 #   V=1            make test: the output of each check as it comes
 
 export VENV PYTHON ONLY V
@@ -31,7 +32,7 @@ gpu-bundle: ## target/gpu-bundle: everything to test and measure on a machine wi
 	@tools/doctor --quiet && tools/gpu-bundle
 
 bench: lib ## the first costs, each beside a reference measured in the same run
-	@python/tenure/bin/tenure bench
+	@$$(tools/venv) -m tenure bench $(BENCH)
 
 soak: lib ## random long scenarios with a failing driver, for as long as SOAK_SECONDS says (default 600)
 	@ci/soak

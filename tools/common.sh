@@ -98,14 +98,14 @@ pythons() {
     unset IFS
     for candidate in "${paths[@]}"; do
         [ -x "$candidate" ] || continue
-        real=$(readlink -f "$candidate")
+        real=$(readlink -f "$candidate") # of an environment: the Python that it was made with
         case $seen in *" $real "*) continue ;; esac
         seen="$seen$real "
         case ${real##*/} in python2* | python3.[0-9] | python3.10) continue ;; esac
         line=$("$candidate" -I -S -c '
 import sys, importlib.util as u
 if sys.version_info >= (3, 11) and sys.implementation.name == "cpython" and "t" not in sys.abiflags:
-    print("%d.%d" % sys.version_info[:2], "%d.%d.%d" % sys.version_info[:3], sys.executable,
+    print("%d.%d" % sys.version_info[:2], "%d.%d.%d" % sys.version_info[:3], sys._base_executable,
           "venv" if u.find_spec("venv") and u.find_spec("ensurepip") else "bare")
 ' 2>/dev/null) || continue
         [ -n "$line" ] || continue
