@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
+#
+#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit handover replay bench peers (default: all)
+#
+# Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
+# TENURE_DEVICE=sim runs the same on the simulated device. PYTHON names the Python.
+# Where the wheels of RMM (rmm, librmm, rapids-logger, for this Python) lie in the folder peers beside this file, they are
+# measured in the same run; nothing is installed outside OUTDIR.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+out=${1:-$here/results}
+[ $# -gt 0 ] && shift
+mkdir -p "$out/logs"
+out=$(cd "$out" && pwd)
+python=${PYTHON:-python3}
+export TENURE_DEVICE=${TENURE_DEVICE:-cuda} TENURE_TEST_DEVICE=${TENURE_DEVICE:-cuda} TENURE_TEST_INSTALLED=1
+export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+limit=${LIMIT:-240} # seconds for one program
+wanted=" $* "
+failed=0
+
+wants() { [ "$wanted" = "  " ] || [[ $wanted == *" $1 "* ]]; }
+# part NAME TEXT CODE SECONDS: the summary of a part.
+part() {
+    local word=passed
+    [ "$3" = 0 ] || { word=FAILED && failed=$((failed + 1)); }
+    printf '%-10s %-7s %4d s  %s\n' "$1" "$word" "$4" "$2" | tee -a "$out/summary.txt"
+}
+: >"$out/summary.txt"
+
+site=$out/site
+rm -rf "$site"
+"$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$site" "$here"/wheel/*.whl \
+    >"$out/logs/install.log" 2>&1 || { cat "$out/logs/install.log"; echo "the wheel cannot be installed"; exit 1; }
+export PYTHONPATH=$site TENURE_LIBRARY=$site/tenure/lib/libtenure.so.0 LD_LIBRARY_PATH=$site/tenure/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
+if wants info; then
+    start=$SECONDS code=0
+    { cat "$here/ABOUT"; uname -a; "$python" --version; nvidia-smi; "$python" -m tenure info; } >"$out/logs/info.log" 2>&1 || code=$?
+    part info "$(sed -n 's/^ *name: //p' "$out/logs/info.log" | sort | uniq -c | xargs)" $code $((SECONDS - start))
+fi
+
+# programs NAME FOLDER: each program of a folder, by itself.
+programs() {
+    local name=$1 start=$SECONDS good=0 bad=() tests=0 base code n
+    for file in "$here/$2"/*; do
+        base=$(basename "$file")
+        [ -x "$file" ] || continue
+        set --
+        [ "$base" = header_only ] && set -- "$TENURE_LIBRARY"
+        code=0
+        if [ "$base" = header_only ]; then
+            (cd "$out" && env -u LD_LIBRARY_PATH timeout "$limit" "$file" "$@") >"$out/logs/$name.$base.log" 2>&1 </dev/null || code=$?
+        else
+            (cd "$out" && timeout "$limit" "$file" "$@") >"$out/logs/$name.$base.log" 2>&1 </dev/null || code=$?
+        fi
+        n=$(sed -n 's/^test result: [a-zA-Z]*\. \([0-9]*\) passed.*/\1/p' "$out/logs/$name.$base.log" | awk '{s += $1} END {print s + 0}')
+        tests=$((tests + n))
+        if [ $code = 0 ]; then good=$((good + 1)); else bad+=("$base($code)"); fi
+    done
+    part "$name" "$good programs passed${tests:+, $tests tests}, ${#bad[@]} failed ${bad[*]:-}" ${#bad[@]} $((SECONDS - start))
+}
+wants rust && programs rust rust
+wants cpp && programs cpp cpp
+
+if wants python; then
+    start=$SECONDS code=0
+    (cd "$here/tree" && timeout $((limit * 2)) "$python" -m pytest -q -ra -p no:cacheprovider tests/python) >"$out/logs/python.log" 2>&1 </dev/null || code=$?
+    part python "$(tail -n 1 "$out/logs/python.log")" $code $((SECONDS - start))
+fi
+
+if wants exit; then
+    start=$SECONDS code=0
+    (cd "$here/tree" && TENURE_EXIT_REPEATS=100 timeout $((limit * 2)) "$python" -m pytest -q -p no:cacheprovider tests/python/test_exit.py) >"$out/logs/exit.log" 2>&1 </dev/null || code=$?
+    EXIT_REPEAT=100 timeout $((limit * 2)) "$here/cpp/exit" >"$out/logs/exit-cpp.log" 2>&1 </dev/null || code=$?
+    part exit "100 times each: $(tail -n 1 "$out/logs/exit.log"); C++: $(tail -n 1 "$out/logs/exit-cpp.log")" $code $((SECONDS - start))
+fi
+
+if wants handover; then
+    start=$SECONDS code=0
+    (cd "$here/tree" && HANDOVER_LIBRARIES=$here/lib timeout "$limit" "$python" examples/handover/run.py) >"$out/logs/handover.log" 2>&1 </dev/null || code=$?
+    part handover "$(tail -n 1 "$out/logs/handover.log")" $code $((SECONDS - start))
+fi
+
+if wants replay; then
+    start=$SECONDS code=0
+    for resource in cuda async pool; do
+        timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --resource $resource --repeat 3 --json >"$out/replay-$resource.json" 2>"$out/logs/replay-$resource.log" </dev/null || code=$?
+    done
+    timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --html "$out/report.html" >"$out/replay.txt" 2>&1 </dev/null || code=$?
+    part replay "tables in replay.txt, replay-*.json; the picture is report.html" $code $((SECONDS - start))
+fi
+
+if wants bench; then
+    start=$SECONDS code=0
+    timeout "$limit" "$python" -m tenure bench >"$out/bench.txt" 2>&1 </dev/null || code=$?
+    part bench "bench.txt" $code $((SECONDS - start))
+fi
+
+if wants peers; then
+    start=$SECONDS code=0
+    if compgen -G "$here/peers/*.whl" >/dev/null; then
+        "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
+        PYTHONPATH=$site:$out/peers timeout "$limit" "$python" "$here/peers.py" >"$out/peers.txt" 2>"$out/logs/peers.log" </dev/null || code=$?
+        part peers "peers.txt$([ $code = 0 ] || tail -n 1 "$out/logs/peers.log")" $code $((SECONDS - start))
+    else
+        echo "peers      skipped         no wheels of RMM in $here/peers" | tee -a "$out/summary.txt"
+    fi
+fi
+
+[ -f "$out/bench.txt" ] && cat "$out/bench.txt"
+[ -f "$out/peers.txt" ] && cat "$out/peers.txt"
+echo "results in $out"
+exit $((failed > 0))
