@@ -6,7 +6,6 @@ mod sim_support;
 
 use std::ptr::null_mut;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use sim_support::*;
 use tenure_driver::sim::{self, OnViolation};
@@ -30,12 +29,10 @@ fn taken() -> Vec<usize> {
 fn one_stream_runs_in_order_and_later() {
     let (t, _lock) = setup();
     let s = stream(&t, 1);
-    busy(s, 50);
-    let started = Instant::now();
+    busy(s, 200);
     for n in 0..10 {
         log(&t, s, n);
     }
-    assert!(started.elapsed() < Duration::from_millis(50), "putting work into a stream does not wait for it");
     assert_eq!(cu!(t, cuStreamQuery(s)), CUDA_ERROR_NOT_READY);
     ok!(t, cuStreamSynchronize(s));
     assert_eq!(taken(), (0..10).collect::<Vec<_>>());
@@ -70,7 +67,7 @@ fn synchronising_the_legacy_stream_covers_blocking_streams_only() {
     let (t, _lock) = setup();
     let (a, free) = (stream(&t, 0), stream(&t, 1));
     busy(a, 30);
-    busy(free, 200);
+    busy(free, 800);
     ok!(t, cuStreamSynchronize(null_mut()));
     assert_eq!((cu!(t, cuStreamQuery(a)), cu!(t, cuStreamQuery(free))), (0, CUDA_ERROR_NOT_READY));
     ok!(t, cuCtxSynchronize());
@@ -114,7 +111,7 @@ fn events_carry_order_and_time() {
     let (e, f) = (event(&t), event(&t));
     assert_eq!(cu!(t, cuEventQuery(e)), 0, "never recorded counts as complete");
     ok!(t, cuEventRecord(e, a));
-    busy(a, 50);
+    busy(a, 200);
     log(&t, a, 1);
     ok!(t, cuEventRecord(f, a));
     ok!(t, cuStreamWaitEvent(b, f, 0));
@@ -126,7 +123,7 @@ fn events_carry_order_and_time() {
     assert_eq!(taken(), [1, 2]);
     ok!(t, cuEventSynchronize(f));
     ok!(t, cuEventElapsedTime(&mut ms, e, f));
-    assert!((45.0..5000.0).contains(&ms), "{ms}");
+    assert!((195.0..60_000.0).contains(&ms), "{ms}");
     let mut plain = null_mut();
     ok!(t, cuEventCreate(&mut plain, CU_EVENT_DISABLE_TIMING));
     ok!(t, cuEventRecord(plain, a));
@@ -143,7 +140,7 @@ fn an_event_outlives_its_stream_and_a_destroyed_stream_finishes() {
     let (t, _lock) = setup();
     let s = stream(&t, 1);
     let e = event(&t);
-    busy(s, 40);
+    busy(s, 200);
     log(&t, s, 7);
     ok!(t, cuEventRecord(e, s));
     ok!(t, cuStreamDestroy(s));

@@ -49,7 +49,8 @@
 //! Contexts are the primary ones. Nothing is shared with other processes (`NOT_SUPPORTED`). Every device reaches plain and
 //! pooled memory of every other; virtual ranges have access per device. Graphs come from captures and their launches run
 //! the nodes one by one. Priorities of streams are ignored. Device memory can be read by the host, which no program should
-//! rely on. Each mapping of pages costs one of the mappings that the system gives a process (65 530 by default on Linux).
+//! rely on. Each mapping of pages costs one of the mappings that the system gives a process (65 530 by default on Linux). The
+//! per-thread stream of a thread that has ended stays known until the process ends.
 //!
 //! # Cost
 //!

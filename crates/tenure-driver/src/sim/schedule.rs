@@ -4,7 +4,7 @@
 //! of very many. Under [`schedule`] no worker runs anything: each [`step`] picks one of the operations that *may* run
 //! now, with a generator that starts from the seed, and runs it in the calling thread. The same seed and the same calls
 //! give the same order. Whoever synchronises runs as many steps as it takes, so ordinary programs work unchanged; a
-//! program that polls gets one step for every 16 answers of "not ready". Waits of a time take none.
+//! program that polls gets one step for every 16 answers of "not ready", the first 15 after [`schedule`] being free. Waits of a time take none.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,6 +50,7 @@ pub fn schedule(seed: u64) {
     };
     m.queue.schedule = Some(Schedule::new(seed));
     m.settle();
+    POLLS.store(0, Ordering::Relaxed);
     // Whoever waits runs operations itself from now on.
     m.note_done();
 }
@@ -80,9 +81,10 @@ pub fn run_all() -> usize {
     n
 }
 
+static POLLS: AtomicU64 = AtomicU64::new(0);
+
 /// Called for each query that answers "not ready".
 pub(super) fn polled(m: &mut Locked) {
-    static POLLS: AtomicU64 = AtomicU64::new(0);
     if m.queue.self_run() && POLLS.fetch_add(1, Ordering::Relaxed) % 16 == 15 {
         m.run_one();
     }

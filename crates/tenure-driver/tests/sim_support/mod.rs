@@ -39,6 +39,8 @@ pub fn setup() -> (Table, TestLock) {
     let t = sim::table();
     ok!(t, cuInit(0));
     enter(&t, 0);
+    // The default pool gives back what another test left in it.
+    ok!(t, cuCtxSynchronize());
     (t, lock)
 }
 
