@@ -122,6 +122,21 @@ impl Stream {
         Ok(Self { raw: out })
     }
 
+    /// Takes over a stream of the C ABI. The counterpart of [`into_handle`](Self::into_handle), for crossing a language border.
+    ///
+    /// # Safety
+    /// `stream.object` must be a reference that the caller owns, which is given back when the result is dropped; or 0, and
+    /// then `stream.raw` a default stream.
+    pub const unsafe fn from_handle(stream: tenure_stream) -> Self {
+        Self { raw: stream }
+    }
+
+    /// Gives the stream of the C ABI out; whoever receives it gives `object`, where it is not 0, back with
+    /// `tenure_stream_release`.
+    pub fn into_handle(self) -> tenure_stream {
+        std::mem::ManuallyDrop::new(self).raw
+    }
+
     /// As an argument. Functions that take a stream take a `&Stream` as well.
     pub fn as_ref(&self) -> StreamRef<'_> {
         StreamRef { raw: self.raw, life: PhantomData }
@@ -227,9 +242,11 @@ impl<'a> StreamRef<'a> {
         Self { raw: tenure_stream { raw, object: 0 }, life: PhantomData }
     }
 
+    /// A stream of the C ABI, whose object (if it has one) stays its owner's. What is made with it keeps the object alive.
+    ///
     /// # Safety
     /// What `raw` names must be alive during `'a`.
-    pub(crate) const unsafe fn from_abi(raw: tenure_stream) -> Self {
+    pub const unsafe fn from_abi(raw: tenure_stream) -> Self {
         Self { raw, life: PhantomData }
     }
 
