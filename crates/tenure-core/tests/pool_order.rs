@@ -184,6 +184,46 @@ fn a_second_stream_gets_what_the_first_never_had() {
 }
 
 #[test]
+fn a_proof_that_fails_proves_nothing() {
+    let _machine = machine();
+    let _current = current();
+    let before = sim::mismatches();
+    let (pool, user) = (full_pool(Prefer::Concurrency), StreamObject::create(0, true).unwrap());
+    let ptr = allocate(&pool, 8 * MIB, LEGACY).unwrap();
+    use_late(user.raw(), ptr, 8 * MIB, 0x99);
+    free(&pool, ptr, 8 * MIB, stored(user.raw()));
+    sim::fail_next("cuMemFree", 999, 0).unwrap();
+    let error = allocate(&pool, 8 * MIB, LEGACY).unwrap_err();
+    assert!(matches!(error, Error::Device(_)), "{error}");
+    assert_eq!(sim::fail_clear(), 0);
+    assert!(matches!(pool.try_allocate(&request(8 * MIB), LEGACY), Err(Error::WouldBlock)));
+    assert_eq!(pool.info().unproven_bytes, 8 * MIB);
+    let again = allocate(&pool, 8 * MIB, LEGACY).unwrap();
+    overwrite(RawStream::NULL, again, 8 * MIB);
+    settle();
+    assert_eq!(sim::mismatches(), before);
+    free(&pool, again, 8 * MIB, LEGACY);
+}
+
+#[test]
+fn a_pool_that_ends_waits_for_what_still_uses_it() {
+    let _machine = machine();
+    let _current = current();
+    for chunks in [false, true] {
+        let before = sim::mismatches();
+        let options = PoolOptions { initial_bytes: 8 * MIB, plain_chunks: chunks, ..Default::default() };
+        let (pool, user) = (pool(options), StreamObject::create(0, true).unwrap());
+        let ptr = allocate(&pool, 8 * MIB, object(&user)).unwrap();
+        use_late(user.raw(), ptr, 8 * MIB, 0xaa);
+        free(&pool, ptr, 8 * MIB, object(&user));
+        drop(pool);
+        // An access to pages that are gone is a fault of the device, as on a real one.
+        settle();
+        assert_eq!(sim::mismatches(), before);
+    }
+}
+
+#[test]
 fn small_slots_wait_like_large_blocks() {
     let _machine = machine();
     let _current = current();

@@ -120,7 +120,7 @@ struct Streams(Vec<Option<Arc<StreamObject>>>);
 
 impl Streams {
     fn new() -> Self {
-        let make = |i: usize| (i >= 2).then(|| StreamObject::create(0, i % 2 == 0).expect("a stream"));
+        let make = |i: usize| (i >= 2).then(|| StreamObject::create(0, i.is_multiple_of(2)).expect("a stream"));
         Self((0..6).map(make).collect())
     }
 
@@ -261,7 +261,7 @@ fn run(seed: u64, ops: &[Op]) -> Result<usize, String> {
                     pool.stream_closing(object(&old));
                     drop(old);
                 }
-                streams.0[stream] = Some(StreamObject::create(0, stream % 2 == 0).map_err(|e| e.to_string())?);
+                streams.0[stream] = Some(StreamObject::create(0, stream.is_multiple_of(2)).map_err(|e| e.to_string())?);
                 ages[stream] += 1;
             }
             Op::Fail { call, after } => sim::fail_next(CALLS[call as usize], 999, after).expect("a call of the table"),

@@ -109,7 +109,7 @@ impl Pool {
     }
 
     fn at_hand(&self, request: &Request, asker: Option<&Asker>) -> Option<u64> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let (tags, stamp) = Self::stamp(&mut state, asker);
         let offset = state.take_drained(request, &tags, stamp)?;
         drop(state);
@@ -117,7 +117,7 @@ impl Pool {
     }
 
     fn anywhere(&self, request: &Request, asker: Option<&Asker>) -> Option<u64> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let (tags, stamp) = Self::stamp(&mut state, asker);
         let offset = state.take_anywhere(request, &tags, stamp)?;
         drop(state);
@@ -147,7 +147,7 @@ impl Pool {
         let mut gained = false;
         let mut work: Vec<(u32, Option<RawStream>, Option<Arc<Event>>)> = Vec::new();
         {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             if state.sole.is_some() {
                 return Ok(false);
             }
@@ -193,7 +193,7 @@ impl Pool {
                 }),
                 _ => false,
             };
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             let State { place, records, .. } = &mut *state;
             let Some(record) = records.get_mut(number) else { continue };
             record.pins -= 1;
@@ -232,7 +232,7 @@ impl Pool {
         if !who.stream.is_live() {
             return Ok(Step::Nothing);
         }
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let (_, stamp) = Self::stamp(&mut state, Some(asker));
         let zone = zone_of(request.bytes as u64);
         let State { place, records, .. } = &mut *state;
@@ -271,7 +271,7 @@ impl Pool {
             self.wait_for(who.stream.raw, &event)?;
             Ok(true)
         })();
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if let Some(record) = state.records.get_mut(number) {
             record.pins -= 1;
             if record.pins == 0 {
@@ -307,7 +307,7 @@ impl Pool {
             return Ok(Step::Again);
         }
         {
-            let state = self.state.lock();
+            let state = self.lock();
             // The only stream may have all of its own memory already.
             let helps = if state.sole.is_some() { state.place.tag_bytes(UNPROVEN) > 0 } else { state.unproven() > 0 };
             if !helps {
@@ -322,7 +322,7 @@ impl Pool {
     /// that is marked as proven. The caller has the turn.
     pub(super) fn prove_with<R>(&self, _turn: &Turn<'_>, then: impl FnOnce(&mut State) -> R) -> Result<R> {
         let events = {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             if state.unproven() == 0 {
                 state.place.consolidate();
                 let result = then(&mut state);
@@ -344,7 +344,7 @@ impl Pool {
         let proved = crate::device::prove(self.device);
         // Events go back to the driver here, outside the lock.
         drop(events);
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         if let Err(e) = proved {
             state.place.relabel(PENDING, UNPROVEN, true);
             return Err(e);
@@ -362,7 +362,7 @@ impl Pool {
     /// A stream is about to end: an event covers what was freed on it, or nothing will.
     pub(super) fn close_stream(&self, stream: crate::stream::StreamRef<'_>) {
         let Some(Who { key: Some(key @ Key::Object(_)), .. }) = Who::known(stream) else { return };
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let Some(number) = state.records.find(key) else { return };
         if state.sole == Some(number) {
             state.end_sole();
@@ -384,7 +384,7 @@ impl Pool {
         record.pins += 1;
         drop(state);
         let event = self.checkpoint(stream.raw);
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let State { place, records, .. } = &mut *state;
         if let Some(record) = records.get_mut(number) {
             record.pins -= 1;
@@ -410,7 +410,7 @@ impl Pool {
     /// Takes what is missing. The caller has the turn.
     fn grow_with(&self, _turn: &Turn<'_>, request: &Request, asker: Option<&Asker>) -> Result<Step> {
         let (zone, plan) = {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             let (tags, stamp) = Self::stamp(&mut state, asker);
             if let Some(offset) = state.take_drained(request, &tags, stamp) {
                 drop(state);
@@ -432,7 +432,7 @@ impl Pool {
             Err(e) => return Err(e),
         };
         self.note_reserved();
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let (tags, stamp) = Self::stamp(&mut state, asker);
         // With one stream only, everything is of its tag, so that it merges.
         let tag = state.sole.map_or(plan.tag, cur);
@@ -473,7 +473,7 @@ impl Pool {
         let all = self.pages.pieces();
         {
             // Not worth a proof when all that is free would not do.
-            let state = self.state.lock();
+            let state = self.lock();
             let cached = state.place.mapped_bytes() - state.place.live_bytes();
             if all.is_empty() || cached < PAGE.min(all[0].1) {
                 return Ok(Step::Nothing);

@@ -46,13 +46,16 @@ use turn::Turns;
 use crate::error::{Error, Result};
 use crate::resource::{Request, Resource};
 use crate::sync::atomic::AtomicU64;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Offsets of a pool over chunks, in bytes: as many as the placer can name.
 const CHUNK_SPAN: u64 = (u32::MAX as u64 - 1) * UNIT;
 
 /// How much the small zone borrows from the large one at a time, in bytes.
 const FEED: u64 = 256 << 10;
+
+/// How often the lock is tried, with growing pauses, before the thread sleeps.
+const SPINS: u32 = 40;
 
 /// What the lock guards.
 struct State {
@@ -231,6 +234,28 @@ impl Pool {
         Ok(pool)
     }
 
+    /// The lock, spun for before it is waited for: it is held for some 30 ns, and a thread that sleeps costs thousands.
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, State> {
+        match self.state.try_lock() {
+            Some(state) => state,
+            None => self.lock_contended(),
+        }
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> MutexGuard<'_, State> {
+        for round in 0..SPINS {
+            for _ in 0..1 << round.min(6) {
+                std::hint::spin_loop();
+            }
+            if let Some(state) = self.state.try_lock() {
+                return state;
+            }
+        }
+        self.state.lock()
+    }
+
     /// Takes the initial size.
     fn start(&self) -> Result<()> {
         let bytes = self.options.initial_bytes;
@@ -248,7 +273,7 @@ impl Pool {
             .pages
             .grow(plan, self.options.maximum_bytes, &self.upstream)
             .map_err(|e| if e.is_out_of_memory() { self.out_of_memory(bytes) } else { e })?;
-        self.state.lock().place.extend(plan.offset, plan.usable, PROVEN, LARGE);
+        self.lock().place.extend(plan.offset, plan.usable, PROVEN, LARGE);
         self.note_reserved();
         Ok(())
     }
@@ -279,7 +304,7 @@ impl Pool {
     /// What does not hold.
     #[doc(hidden)]
     pub fn check(&self) -> Result<(), String> {
-        self.state.lock().place.check()
+        self.lock().place.check()
     }
 }
 
@@ -299,7 +324,11 @@ impl Drop for Pool {
             log::warn!("tenure: waiting for device {} before a pool ends: {e}", self.device);
         }
         let pieces = self.pages.pieces();
-        let (stay, error) = self.pages.give_back(&pieces, &self.upstream);
+        let (mut stay, mut error) = self.pages.give_back(&pieces, &self.upstream);
+        if error.is_some() {
+            // Nobody comes back later: a failure that passes must not keep memory for the life of the process.
+            (stay, error) = self.pages.give_back(&stay, &self.upstream);
+        }
         self.note_reserved();
         if let Some(e) = error {
             log::error!("tenure: {} pieces of a pool could not be given back when it ended: {e}", stay.len());

@@ -11,7 +11,7 @@ impl Pool {
     /// The figures now, after what the classes keep has been given back.
     pub(super) fn report(&self) -> Info {
         let reserved = self.pages.reserved();
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.place.consolidate();
         let place = &state.place;
         let live = place.live_bytes();
@@ -75,7 +75,7 @@ impl Pool {
     pub(super) fn trim_to(&self, keep: u64) -> Result<u64> {
         let keep = keep.max(self.options.release_threshold);
         let cached = |state: &State| state.place.mapped_bytes() - state.place.live_bytes();
-        if cached(&self.state.lock()) <= keep {
+        if cached(&self.lock()) <= keep {
             return Ok(0);
         }
         let turn = self.turns.take()?;
@@ -102,7 +102,7 @@ impl Pool {
         let went = before.saturating_sub(self.pages.reserved());
         self.note_reserved();
         if !stay.is_empty() {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             for (offset, bytes) in &stay {
                 let zone = self.zone_at(*offset);
                 state.place.extend(*offset, *bytes, super::place::PROVEN, zone);

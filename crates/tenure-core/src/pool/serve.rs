@@ -62,7 +62,7 @@ impl Pool {
         let Some(key) = who.key else { return Ok(None) };
         let raw = who.stream.raw;
         {
-            let state = self.state.lock();
+            let state = self.lock();
             if let Some(record) = state.records.find(key).and_then(|r| state.records.get(r)) {
                 return Ok(Some(Asker { key, raw, blocking: record.blocking }));
             }
@@ -173,7 +173,7 @@ impl MemoryResource for Pool {
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let who = self.who(stream)?;
         if let Some(key) = who.key {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             if let Some(record) = state.records.find(key) {
                 let tags = state.records.tags(record);
                 if let Some(offset) = state.take(request, &tags, cur(record)) {
@@ -186,14 +186,14 @@ impl MemoryResource for Pool {
     }
 
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         let mut entry = self.checked(&state, ptr, request)?;
         let tag = match Self::tag_known(&state, &entry, request, stream) {
             Some(tag) => tag,
             None => {
                 drop(state);
                 let asker = self.asked(stream)?;
-                state = self.state.lock();
+                state = self.lock();
                 // Somebody may have freed it meanwhile: that is found here, not believed away.
                 entry = self.checked(&state, ptr, request)?;
                 asker.map_or(UNPROVEN, |asker| cur(state.record_of(&asker)))
@@ -241,7 +241,7 @@ impl MemoryResource for Pool {
 
     fn find(&self, ptr: u64) -> Option<Block> {
         let offset = self.pages.offset_of(ptr)?;
-        let entry = self.state.lock().place.around(offset).ok()?;
+        let entry = self.lock().place.around(offset).ok()?;
         Some(Block {
             ptr: self.pages.ptr_of(entry.offset),
             bytes: entry.bytes as usize,
@@ -264,13 +264,13 @@ impl MemoryResource for Pool {
 
     fn property(&self, name: &str) -> Option<u64> {
         match name {
-            "pool_size" => Some(self.state.lock().place.mapped_bytes()),
+            "pool_size" => Some(self.lock().place.mapped_bytes()),
             "initial_bytes" => Some(self.options.initial_bytes),
             "maximum_bytes" => self.options.maximum_bytes,
             "release_threshold" => Some(self.options.release_threshold),
             "own_ranges" => Some(u64::from(self.has_own_ranges())),
-            "stream_records" => Some(self.state.lock().records.len() as u64),
-            "proven_bytes" => Some(self.state.lock().place.tag_bytes(PROVEN)),
+            "stream_records" => Some(self.lock().records.len() as u64),
+            "proven_bytes" => Some(self.lock().place.tag_bytes(PROVEN)),
             _ => None,
         }
     }
