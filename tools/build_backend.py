@@ -38,7 +38,7 @@ PACKAGE = ROOT / "python" / "tenure"
 BINARIES = ("lib/libtenure.so.0", "_tenure.abi3.so", "bin/tenure")
 PYTHON_TAG = "cp311-abi3"
 # `#!python` is replaced by whoever installs the wheel.
-SCRIPT = '#!python\nimport sys\n\nfrom tenure.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n'
+SCRIPT = "#!python\nimport sys\n\nfrom tenure.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
 
 
 def get_requires_for_build_wheel(config_settings: dict | None = None) -> list[str]:

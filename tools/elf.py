@@ -131,7 +131,7 @@ def keeps(honest: str, promise: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0].startswith("-") and arguments[0] != "--check":
+    if not arguments or (arguments[0].startswith("-") and arguments[0] != "--check"):
         print(__doc__, file=sys.stderr)
         return 2
     try:

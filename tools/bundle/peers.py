@@ -63,7 +63,6 @@ def churn(resource, count: int = 20_000) -> float:
 
 def main() -> None:
     import rmm
-
     import tenure
 
     rmm_pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=START, maximum_pool_size=LIMIT)
