@@ -323,7 +323,7 @@ typedef void (*tenure_misuse_fn)(void *context, const char *message);
 
 /**
  * Keeps a foreign object alive: `release(context)` is called once, on any thread, when nothing
- * needs it any more. Both may be null.
+ * needs it any more. Both may be null. A call that fails has not taken it: the caller keeps it.
  */
 typedef struct tenure_owner {
   /**
@@ -527,7 +527,7 @@ typedef struct tenure_request {
    */
   size_t alignment;
   /**
-   * The id of the resource that the caller named.
+   * Reserved, 0.
    */
   uint64_t owner;
   /**
