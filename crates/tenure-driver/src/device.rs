@@ -169,7 +169,10 @@ impl Driver {
         // SAFETY: the caller has the context from the driver, of a stream that is alive.
         unsafe { self.push_context(context) }?;
         let handle = self.current_context_device();
-        self.pop_context()?;
+        if self.pop_context().is_err() {
+            // Once more for a failure that passes: the caller's context must be current again.
+            self.pop_context()?;
+        }
         Ok(self.ordinal_of_handle(handle?))
     }
 
@@ -366,7 +369,7 @@ impl Device {
         }
         Ok(Current {
             driver,
-            switched,
+            pushed: if switched { context } else { core::ptr::null_mut() },
             on_this_thread: PhantomData,
         })
     }
@@ -518,16 +521,20 @@ impl Device {
 #[must_use = "the device is current only while this lives"]
 pub struct Current {
     driver: &'static Driver,
-    switched: bool,
+    /// What must be popped again; null when the device was current already.
+    pushed: CUcontext,
     on_this_thread: PhantomData<*mut ()>,
 }
 
 impl Drop for Current {
     #[inline]
     fn drop(&mut self) {
-        if self.switched {
-            // It fails only when the process ends or is a forked child, or somebody destroyed the context meanwhile,
-            // which pops it.
+        if self.pushed.is_null() || self.driver.pop_context().is_ok() {
+            return;
+        }
+        // It fails when the process ends or is a forked child, or somebody destroyed the context meanwhile, which pops it.
+        // Once more for a failure that passes, if the context is still there: what was current is the caller's business.
+        if self.driver.current_context().is_ok_and(|now| now == self.pushed) {
             let _ = self.driver.pop_context();
         }
     }

@@ -258,7 +258,10 @@ impl<'d> RelaxedCapture<'d> {
 impl Drop for RelaxedCapture<'_> {
     #[inline]
     fn drop(&mut self) {
-        // It fails only when the process ends or is a forked child; then there is no mode either.
-        let _ = self.driver.exchange_capture_mode(self.before);
+        // It fails when the process ends or is a forked child; then there is no mode either. Once more for a failure that
+        // passes: the mode is the caller's thread's and must not stay changed.
+        if self.driver.exchange_capture_mode(self.before).is_err() {
+            let _ = self.driver.exchange_capture_mode(self.before);
+        }
     }
 }

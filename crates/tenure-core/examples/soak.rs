@@ -1,0 +1,243 @@
+//! Random, longer sequences of the scenarios' steps, with random failures of driver calls, on the simulated device.
+//!
+//! `cargo run --release -p tenure-core --example soak -- --seconds 60 [--seed N] [--rounds N]`
+//!
+//! A round keeps several scenarios alive at once, makes their steps in any order, fails one or two driver calls in some
+//! of them, and tears everything down in any order. After each failure everything must be as it was and the step must
+//! work when it is made again; after each round the machine must be empty. Half of the rounds run the device's queues in
+//! an order chosen by the seed. The first thing that does not hold is printed with the seed of its round, and the exit
+//! code is 1.
+
+#![allow(missing_docs, clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
+
+#[path = "../tests/scenario/mod.rs"]
+mod scenario;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use scenario::{Failed, Picture, Scenario, Things, all, calls_of, difference, machine};
+use tenure_core::error::Error;
+use tenure_driver::sim;
+
+/// Out of memory, an invalid value, not found, not supported, not ready to be told apart, unknown.
+const CODES: [i32; 5] = [2, 1, 500, 801, 999];
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() >> 33) as usize % n
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    rounds: u64,
+    scenarios: u64,
+    steps: u64,
+    armed: u64,
+    struck: u64,
+    refused: u64,
+    absorbed: u64,
+    calls: BTreeMap<&'static str, u64>,
+}
+
+struct Known {
+    scenario: Scenario,
+    calls: Vec<(&'static str, u64)>,
+}
+
+fn main() {
+    let mut seconds = 60u64;
+    let mut rounds = u64::MAX;
+    let mut seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().and_then(|v| v.parse().ok());
+        match (name.as_str(), value) {
+            ("--seconds", Some(v)) => seconds = v,
+            ("--seed", Some(v)) => seed = v,
+            ("--rounds", Some(v)) => rounds = v,
+            _ => {
+                eprintln!("usage: soak [--seconds N] [--seed N] [--rounds N]");
+                std::process::exit(2);
+            }
+        }
+    }
+    let _machine = machine();
+    println!("soak: {seconds} s on the simulated device, first seed {seed}");
+    let known: Vec<Known> = all()
+        .into_iter()
+        .map(|scenario| {
+            // Twice: the first use of anything makes calls of its own.
+            let calls = calls_of(&scenario).and_then(|_| calls_of(&scenario)).unwrap_or_else(|e| {
+                eprintln!("{}: {e}", scenario.name);
+                std::process::exit(1);
+            });
+            Known { scenario, calls: calls.into_iter().collect() }
+        })
+        .collect();
+    let mut failed = Failed::default();
+    let mut tally = Tally::default();
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < end && tally.rounds < rounds {
+        let round_seed = seed.wrapping_add(tally.rounds);
+        if let Err(text) = round(round_seed, &known, &mut failed, &mut tally) {
+            eprintln!("soak: does not hold (--seed {round_seed} --rounds 1): {text}");
+            std::process::exit(1);
+        }
+        tally.rounds += 1;
+    }
+    println!(
+        "soak: {} rounds, {} scenarios, {} steps; {} failures armed, {} struck {} kinds of call: {} refused with \
+         everything as it was, {} absorbed; nothing was left",
+        tally.rounds,
+        tally.scenarios,
+        tally.steps,
+        tally.armed,
+        tally.struck,
+        tally.calls.len(),
+        tally.refused,
+        tally.absorbed
+    );
+}
+
+fn round(seed: u64, known: &[Known], failed: &mut Failed, tally: &mut Tally) -> Result<(), String> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let start = Picture::take(&Things::default(), failed);
+    if random.below(2) == 0 {
+        sim::schedule(random.next());
+    }
+    let mut kept = false;
+    let mut alive: Vec<(&Known, Things, bool)> = Vec::new();
+    let mut story = Vec::new();
+    let mut left = 4 + random.below(9);
+    while left > 0 || !alive.is_empty() {
+        let choice = random.below(3);
+        let told = |story: &[String], text: String| format!("{text}\n  after: {}", story.join("\n         "));
+        if left > 0 && choice == 0 {
+            left -= 1;
+            let known = &known[random.below(known.len())];
+            let things = (known.scenario.set_up)()
+                .map_err(|e| told(&story, format!("{}: set up: {e}", known.scenario.name)))?;
+            story.push(format!("set up {}", known.scenario.name));
+            tally.scenarios += 1;
+            alive.push((known, things, false));
+        } else if !alive.is_empty() {
+            let at = random.below(alive.len());
+            if alive[at].2 {
+                let (known, things, _) = alive.swap_remove(at);
+                things.tear_down().map_err(|e| told(&story, format!("{}: tear down: {e}", known.scenario.name)))?;
+                story.push(format!("tear down {}", known.scenario.name));
+            } else {
+                let (known, things, done) = &mut alive[at];
+                kept |= step(known, things, &mut random, failed, tally, &mut story).map_err(|e| told(&story, e))?;
+                *done = true;
+            }
+        }
+    }
+    sim::run_all();
+    sim::schedule_workers();
+    let end = Picture::take(&Things::default(), failed);
+    let (a, b) =
+        if kept { (start.without_driver(), end.without_driver()) } else { (start.settled(), end.settled()) };
+    if a == b {
+        return Ok(());
+    }
+    Err(format!("after the round something is left:{}\n  after: {}", difference(&a, &b), story.join("\n         ")))
+}
+
+/// One step, with or without failures; then again, if it was refused. True when the driver keeps something for good.
+fn step(
+    known: &Known,
+    things: &mut Things,
+    random: &mut Random,
+    failed: &mut Failed,
+    tally: &mut Tally,
+    story: &mut Vec<String>,
+) -> Result<bool, String> {
+    let name = known.scenario.name;
+    tally.steps += 1;
+    let faults = if known.calls.is_empty() { 0 } else { [0, 1, 1, 1, 2][random.below(5)] };
+    let plans: Vec<(&'static str, u64, i32)> = (0..faults)
+        .map(|_| {
+            let (call, count) = known.calls[random.below(known.calls.len())];
+            (call, random.next() % count, CODES[random.below(CODES.len())])
+        })
+        .collect();
+    let before = Picture::take(things, failed);
+    let counts = |plans: &[(&'static str, u64, i32)]| plans.iter().map(|p| sim::calls(p.0)).collect::<Vec<_>>();
+    let first = counts(&plans);
+    for (call, index, code) in &plans {
+        sim::fail_next(call, *code, *index).map_err(|e| e.to_string())?;
+    }
+    tally.armed += faults as u64;
+    let result = (known.scenario.step)(things);
+    let unstruck = sim::fail_clear();
+    let after_calls = counts(&plans);
+    story.push(format!("step {name} with {plans:?}: {}", result.as_ref().map_or_else(|e| e.to_string(), |()| "ok".into())));
+    let mut kept = false;
+    let mut struck = Vec::new();
+    // Which of them struck: those whose call came often enough, the later of two equal ones one call later.
+    let mut order: Vec<usize> = (0..plans.len()).collect();
+    order.sort_by_key(|i| (plans[*i].0, plans[*i].1));
+    for i in order {
+        let (call, index, code) = plans[i];
+        let same = struck.iter().filter(|(c, ..): &&(&str, i32)| *c == call).count() as u64;
+        let made = after_calls[i] - first[i];
+        let at = if same > 0 { index.max(1) } else { index };
+        if made > at {
+            struck.push((call, code));
+        }
+    }
+    // Where two plans name one call the arithmetic above can be off by one; the simulated device knows.
+    if struck.len() + unstruck != plans.len() {
+        struck.truncate(plans.len() - unstruck);
+    }
+    for (call, _) in &struck {
+        failed.note(call);
+        *tally.calls.entry(call).or_default() += 1;
+        tally.struck += 1;
+        kept |= known.scenario.keeps(call);
+    }
+    let error = match result {
+        Ok(()) => {
+            tally.absorbed += u64::from(!struck.is_empty());
+            return Ok(kept);
+        }
+        Err(e) => e,
+    };
+    if struck.is_empty() {
+        return Err(format!("{name}: no call failed, and yet: {error}"));
+    }
+    tally.refused += 1;
+    let right = struck.iter().any(|(call, code)| match &error {
+        Error::OutOfMemory(_) => *code == 2,
+        Error::Device(e) => e.code == *code && e.call == *call,
+        _ => false,
+    });
+    if !right {
+        return Err(format!("{name}: {struck:?} came back as {error:?}"));
+    }
+    let after = Picture::take(things, failed);
+    let loose = plans.len() > 1 || struck.iter().any(|(call, _)| known.scenario.stores(call));
+    let (a, b) = match () {
+        () if kept => (before.without_driver().without_stores(), after.without_driver().without_stores()),
+        () if loose => (before.without_stores(), after.without_stores()),
+        () => (before.settled(), after.settled()),
+    };
+    if a != b {
+        return Err(format!("{name}: {struck:?} gave \"{error}\" and left something:{}", difference(&a, &b)));
+    }
+    (known.scenario.step)(things).map_err(|e| format!("{name}: does not work after {struck:?}: {e}"))?;
+    Ok(kept)
+}
