@@ -31,6 +31,9 @@ use crate::sync::atomic::Ordering;
 /// Steps that change nothing lastingly may be robbed by other threads; after so many rounds the request fails.
 const ROUNDS: usize = 64;
 
+/// How often one request waits for the device: other threads may take what a proof gained.
+const PROOFS: usize = 4;
+
 /// What came of a step.
 enum Step {
     /// The request is served.
@@ -54,10 +57,14 @@ impl Pool {
     }
 
     fn climb(&self, request: &Request, who: &Who<'_>) -> Result<u64> {
+        if request.bytes as u64 > self.ceiling {
+            // No wait and no growth can help.
+            return Err(self.out_of_memory(request.bytes as u64));
+        }
         let asker = self.asker(who)?;
         let asker = asker.as_ref();
         let growth_first = self.options.prefer == Prefer::Concurrency;
-        let (mut harvested, mut proved) = (false, false);
+        let (mut harvested, mut proofs) = (false, 0);
         for _ in 0..ROUNDS {
             if let Some(ptr) = self.at_hand(request, asker) {
                 return Ok(ptr);
@@ -77,9 +84,9 @@ impl Pool {
             {
                 return Ok(ptr);
             }
-            if matches!(step, Step::Nothing) && !proved {
+            if matches!(step, Step::Nothing) && proofs < PROOFS {
                 step = self.prove_all()?;
-                proved = matches!(step, Step::Nothing);
+                proofs += 1;
             }
             if matches!(step, Step::Nothing) {
                 step = self.exchange(request, asker)?;

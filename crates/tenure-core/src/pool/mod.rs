@@ -169,6 +169,8 @@ pub struct Pool {
     unpinned: Condvar,
     options: PoolOptions,
     device: i32,
+    /// What no request can exceed, in bytes: the limit, or all that the device has.
+    ceiling: u64,
     upstream: Resource,
     /// How often the device was waited for.
     proofs: AtomicU64,
@@ -205,9 +207,9 @@ impl Pool {
         } else {
             Pages::Chunks(Chunks::new(CHUNK_SPAN))
         };
-        let (span, small_base) = match &pages {
-            Pages::Virtual(v) => (v.span(), v.small_base()),
-            Pages::Chunks(_) => (CHUNK_SPAN, CHUNK_SPAN),
+        let (span, small_base, all) = match &pages {
+            Pages::Virtual(v) => (v.span(), v.small_base(), properties.total_memory as u64),
+            Pages::Chunks(_) => (CHUNK_SPAN, CHUNK_SPAN, CHUNK_SPAN),
         };
         // The proof needs a block of its own, which a full device would not give later. Without it the proof tries then.
         if let Err(e) = crate::device::prepare_proof(device) {
@@ -225,6 +227,7 @@ impl Pool {
             unpinned: Condvar::new(),
             options,
             device,
+            ceiling: options.maximum_bytes.unwrap_or(u64::MAX).min(all),
             upstream,
             proofs: AtomicU64::new(0),
             peak_reserved: AtomicU64::new(0),

@@ -1,5 +1,6 @@
 //! Figures, giving back, and the error that names them.
 
+use super::order::cur;
 use super::pages::idle;
 use super::{Pages, Pool, State};
 use crate::error::{Error, OutOfMemory, Result};
@@ -24,7 +25,8 @@ impl Pool {
             peak_live_bytes: place.peak_bytes(),
             peak_reserved_bytes: self.peak_reserved.load(Ordering::Relaxed).max(reserved),
             live_count: place.live_count(),
-            unproven_bytes: state.unproven(),
+            // A second stream would get at once what the only one has never had.
+            unproven_bytes: state.unproven() - state.sole.map_or(0, |only| place.untouched_bytes(cur(only))),
             device_proofs: self.proofs.load(Ordering::Relaxed),
         }
     }

@@ -20,6 +20,9 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// The largest handle, in bytes.
 const LARGEST: u64 = 32 << 20;
 
+/// From this many bytes on, a growth asks the driver first whether it has them.
+const ASK: u64 = 64 << 20;
+
 /// One handle, mapped.
 struct Mapped {
     offset: u64,
@@ -126,6 +129,10 @@ impl VirtualRange {
     /// # Errors
     /// What the driver says; nothing changed.
     pub(super) fn grow(&self, plan: Plan, limit: Option<u64>) -> Result<()> {
+        // A large growth that cannot end well would take all of the device's memory for a moment.
+        if plan.bytes >= ASK && (self.device.memory_info()?.free as u64) < plan.bytes {
+            return Err(Error::OutOfMemory(Box::default()));
+        }
         let cap = match limit {
             Some(limit) => limit / 4096,
             None => (self.reserved() + plan.bytes) / 64,

@@ -133,7 +133,7 @@ pub fn zone_of(bytes: u64) -> u8 {
 /// A request's size as it is booked, in units: small sizes are rounded to their class.
 #[inline]
 fn rounded(bytes: u64) -> u32 {
-    let units = bytes.div_ceil(UNIT) as u32;
+    let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
     if units <= MAX_SMALL { class_units(class_of(units.max(1))) } else { units }
 }
 

@@ -29,7 +29,7 @@ impl Place {
                 if index == NIL {
                     break;
                 }
-                if self.blocks[self.runs[index as usize].block].start.is_multiple_of(align) {
+                if align == 1 || self.blocks[self.runs[index as usize].block].start.is_multiple_of(align) {
                     (run, tag) = (index, *candidate);
                     break 'search;
                 }

@@ -71,6 +71,14 @@ impl Place {
         }
     }
 
+    /// Free bytes of the large zone that carry `tag` and were never handed out.
+    pub fn untouched_bytes(&self, tag: u32) -> u64 {
+        let touched = u64::from(self.touched[LARGE as usize].1) * UNIT;
+        let small_base = u64::from(self.small_base) * UNIT;
+        let blocks = self.free_blocks(tag).into_iter().filter(|(offset, _)| *offset < small_base);
+        blocks.map(|(offset, bytes)| (offset + bytes).saturating_sub(touched.max(offset))).sum()
+    }
+
     /// Gives [`PROVEN`] to the part of the large zone's `tag` blocks that was never handed out.
     pub fn prove_untouched(&mut self, tag: u32) {
         let touched = self.touched[LARGE as usize].1;
