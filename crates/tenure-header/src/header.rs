@@ -22,21 +22,12 @@ pub(crate) fn make(root: &Path) -> Result<String, String> {
     if functions.is_empty() {
         return Err("functions.rs lists no functions".to_owned());
     }
-    let names: Vec<String> = functions
-        .iter()
-        .map(|function| function.name.clone())
-        .collect();
-    for line in functions
-        .iter_mut()
-        .flat_map(|function| function.docs.iter_mut())
-    {
+    let names: Vec<String> = functions.iter().map(|function| function.name.clone()).collect();
+    for line in functions.iter_mut().flat_map(|function| function.docs.iter_mut()) {
         *line = prose::prefix_names(line, &names);
     }
     let generated = generate(&declarations(&types, &functions))?;
-    layout(
-        &tags_only(&names, &constants_first(&types, &generated)),
-        &names,
-    )
+    layout(&tags_only(&names, &constants_first(&types, &generated)), &names)
 }
 
 /// Takes the `typedef` from a structure that has the name of a function, as `stat` has in POSIX: C keeps tags and functions apart, but not
@@ -44,10 +35,7 @@ pub(crate) fn make(root: &Path) -> Result<String, String> {
 fn tags_only(names: &[String], generated: &str) -> String {
     let mut out = generated.to_owned();
     for name in names {
-        out = out.replace(
-            &format!("typedef struct tenure_{name} {{"),
-            &format!("struct tenure_{name} {{"),
-        );
+        out = out.replace(&format!("typedef struct tenure_{name} {{"), &format!("struct tenure_{name} {{"));
         out = out.replace(&format!("}} tenure_{name};"), "};");
     }
     out
@@ -68,12 +56,7 @@ fn constants_first(types: &str, generated: &str) -> String {
         }
     }
     constants.sort_by_key(|(place, _)| *place);
-    constants
-        .into_iter()
-        .map(|(_, paragraph)| paragraph)
-        .chain(rest)
-        .collect::<Vec<_>>()
-        .join("\n\n")
+    constants.into_iter().map(|(_, paragraph)| paragraph).chain(rest).collect::<Vec<_>>().join("\n\n")
 }
 
 fn read(path: &Path) -> Result<String, String> {
@@ -85,10 +68,7 @@ fn mark_sections(functions: &str) -> String {
     let mut out = String::with_capacity(functions.len());
     for line in functions.lines() {
         match line.trim().strip_prefix("// ---") {
-            Some(rest) => out.push_str(&format!(
-                "    /// {SECTION}{}",
-                rest.trim_start_matches('-').trim()
-            )),
+            Some(rest) => out.push_str(&format!("    /// {SECTION}{}", rest.trim_start_matches('-').trim())),
             None => out.push_str(line),
         }
         out.push('\n');
@@ -130,19 +110,13 @@ fn declarations(types: &str, functions: &[Function]) -> String {
 /// Lets cbindgen translate. It reads files only, so the text goes through a temporary one.
 fn generate(rust: &str) -> Result<String, String> {
     let path = std::env::temp_dir().join(format!("tenure-header-{}.rs", std::process::id()));
-    std::fs::write(&path, rust)
-        .map_err(|why| format!("{} cannot be written: {why}", path.display()))?;
-    let made = cbindgen::Builder::new()
-        .with_src(&path)
-        .with_config(config())
-        .generate();
+    std::fs::write(&path, rust).map_err(|why| format!("{} cannot be written: {why}", path.display()))?;
+    let made = cbindgen::Builder::new().with_src(&path).with_config(config()).generate();
     // The file is of no more use, and one that stays in the temporary folder does no harm.
     let _ = std::fs::remove_file(&path);
     let mut text = Vec::new();
-    made.map_err(|why| format!("cbindgen does not understand the declarations: {why}"))?
-        .write(&mut text);
-    String::from_utf8(text)
-        .map_err(|why| format!("cbindgen wrote something other than UTF-8: {why}"))
+    made.map_err(|why| format!("cbindgen does not understand the declarations: {why}"))?.write(&mut text);
+    String::from_utf8(text).map_err(|why| format!("cbindgen wrote something other than UTF-8: {why}"))
 }
 
 fn config() -> cbindgen::Config {
@@ -165,16 +139,11 @@ fn layout(generated: &str, names: &[String]) -> Result<String, String> {
     let mut body = String::with_capacity(generated.len());
     let mut lines = generated.trim().lines().peekable();
     while let Some(line) = lines.next() {
-        let section = lines
-            .peek()
-            .and_then(|next| next.trim().strip_prefix("* "))
-            .and_then(|next| next.strip_prefix(SECTION));
+        let section =
+            lines.peek().and_then(|next| next.trim().strip_prefix("* ")).and_then(|next| next.strip_prefix(SECTION));
         if let (true, Some(section)) = (line == "/**", section) {
-            let _ = write!(
-                body,
-                "/* ---- {section} {} */\n\n/**\n",
-                "-".repeat(88_usize.saturating_sub(section.len()))
-            );
+            let _ =
+                write!(body, "/* ---- {section} {} */\n\n/**\n", "-".repeat(88_usize.saturating_sub(section.len())));
             lines.next();
             continue;
         }
@@ -189,18 +158,10 @@ fn layout(generated: &str, names: &[String]) -> Result<String, String> {
     out.push_str(&"-".repeat(53));
     out.push_str(" */\n\n#if UINTPTR_MAX == UINT64_MAX\n");
     for (name, size) in sizes::SIZES {
-        let tag = if names
-            .iter()
-            .any(|function| name.strip_prefix("tenure_") == Some(function))
-        {
-            "struct "
-        } else {
-            ""
-        };
-        let _ = writeln!(
-            out,
-            "TENURE_STATIC_ASSERT(sizeof({tag}{name}) == {size}, {name}_has_the_size_of_the_library);"
-        );
+        let tag =
+            if names.iter().any(|function| name.strip_prefix("tenure_") == Some(function)) { "struct " } else { "" };
+        let _ =
+            writeln!(out, "TENURE_STATIC_ASSERT(sizeof({tag}{name}) == {size}, {name}_has_the_size_of_the_library);");
     }
     out.push_str("#endif\n\n");
     out.push_str(HELPERS.trim_end());
@@ -210,10 +171,7 @@ fn layout(generated: &str, names: &[String]) -> Result<String, String> {
 
 /// Constants of 64 bits get their type, negative ones their parentheses.
 fn constant(line: &str) -> String {
-    let Some((head, value)) = line
-        .strip_prefix("#define ")
-        .and_then(|rest| rest.split_once(' '))
-    else {
+    let Some((head, value)) = line.strip_prefix("#define ").and_then(|rest| rest.split_once(' ')) else {
         return line.to_owned();
     };
     match (head, value) {
@@ -234,32 +192,20 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let made = make(&root).unwrap_or_else(|why| panic!("{why}"));
         assert!(!made.contains(SECTION));
-        for name in [
-            "tenure_version(void)",
-            "tenure_buffer_create(",
-            "tenure_device_used(",
-            "tenure_get_api(uint32_t abi)",
-        ] {
+        for name in
+            ["tenure_version(void)", "tenure_buffer_create(", "tenure_device_used(", "tenure_get_api(uint32_t abi)"]
+        {
             assert!(made.contains(name), "{name} is missing");
         }
         assert!(made.contains("#ifdef __cplusplus\nextern \"C\" {"));
         assert!(made.contains("/* ---- buffers ---"));
-        assert!(
-            made.contains("`tenure_stream_release`"),
-            "names in the documentation get their prefix"
-        );
+        assert!(made.contains("`tenure_stream_release`"), "names in the documentation get their prefix");
     }
 
     #[test]
     fn constants_are_safe_in_expressions() {
-        assert_eq!(
-            constant("#define TENURE_OK_COLLECT -1"),
-            "#define TENURE_OK_COLLECT (-1)"
-        );
-        assert_eq!(
-            constant("#define TENURE_RESOURCE_NULL 0"),
-            "#define TENURE_RESOURCE_NULL UINT64_C(0)"
-        );
+        assert_eq!(constant("#define TENURE_OK_COLLECT -1"), "#define TENURE_OK_COLLECT (-1)");
+        assert_eq!(constant("#define TENURE_RESOURCE_NULL 0"), "#define TENURE_RESOURCE_NULL UINT64_C(0)");
         assert_eq!(constant("#define TENURE_OK 0"), "#define TENURE_OK 0");
     }
 }

@@ -32,10 +32,7 @@ impl Function {
 
     /// Its member of the table.
     pub(crate) fn member(&self) -> String {
-        format!(
-            "    pub {}: unsafe extern \"C\" fn({}) -> {},\n",
-            self.name, self.parameters, self.result
-        )
+        format!("    pub {}: unsafe extern \"C\" fn({}) -> {},\n", self.name, self.parameters, self.result)
     }
 }
 
@@ -45,11 +42,7 @@ impl Parse for List {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let mut functions = Vec::new();
         while !input.is_empty() {
-            let docs = input
-                .call(Attribute::parse_outer)?
-                .iter()
-                .filter_map(doc_line)
-                .collect();
+            let docs = input.call(Attribute::parse_outer)?.iter().filter_map(doc_line).collect();
             input.parse::<Token![fn]>()?;
             let name: Ident = input.parse()?;
             let inside;
@@ -85,18 +78,13 @@ fn doc_line(attribute: &Attribute) -> Option<String> {
 
 /// The functions that the text of `functions.rs` lists, in order.
 pub(crate) fn read(text: &str) -> Result<Vec<Function>, String> {
-    let file =
-        syn::parse_file(text).map_err(|why| format!("functions.rs does not parse: {why}"))?;
+    let file = syn::parse_file(text).map_err(|why| format!("functions.rs does not parse: {why}"))?;
     let call = file.items.iter().find_map(|item| match item {
-        Item::Macro(call) if call.ident.is_none() && call.mac.path.is_ident("functions") => {
-            Some(&call.mac)
-        }
+        Item::Macro(call) if call.ident.is_none() && call.mac.path.is_ident("functions") => Some(&call.mac),
         _ => None,
     });
     let call = call.ok_or("functions.rs has no `functions! { ... }`")?;
-    let List(functions) = call
-        .parse_body()
-        .map_err(|why| format!("the list in functions.rs does not parse: {why}"))?;
+    let List(functions) = call.parse_body().map_err(|why| format!("the list in functions.rs does not parse: {why}"))?;
     Ok(functions)
 }
 
@@ -110,16 +98,8 @@ mod tests {
         let functions = read(text).unwrap_or_default();
         assert_eq!(functions.len(), 2);
         assert_eq!(functions[0].docs, [" Does a thing."]);
-        assert!(
-            functions[0]
-                .declaration()
-                .contains("fn tenure_thing(a : u32 , out : * mut u64 ,) -> tenure_status")
-        );
-        assert!(
-            functions[1]
-                .member()
-                .contains("pub bare: unsafe extern \"C\" fn() -> u32,")
-        );
+        assert!(functions[0].declaration().contains("fn tenure_thing(a : u32 , out : * mut u64 ,) -> tenure_status"));
+        assert!(functions[1].member().contains("pub bare: unsafe extern \"C\" fn() -> u32,"));
     }
 
     #[test]

@@ -34,11 +34,7 @@ fn main() -> ExitCode {
         Ok(made) => made,
         Err(why) => return say(&why, 1),
     };
-    if check {
-        compare(&target, &made)
-    } else {
-        write(&target, &made)
-    }
+    if check { compare(&target, &made) } else { write(&target, &made) }
 }
 
 fn compare(target: &Path, made: &str) -> ExitCode {
@@ -46,9 +42,7 @@ fn compare(target: &Path, made: &str) -> ExitCode {
         Ok(committed) => committed,
         Err(why) => {
             return say(
-                &format!(
-                    "include/tenure/tenure.h cannot be read ({why}); run `cargo run -p tenure-header`"
-                ),
+                &format!("include/tenure/tenure.h cannot be read ({why}); run `cargo run -p tenure-header`"),
                 1,
             );
         }
@@ -56,10 +50,7 @@ fn compare(target: &Path, made: &str) -> ExitCode {
     if committed == made {
         return ExitCode::SUCCESS;
     }
-    let first = committed
-        .lines()
-        .zip(made.lines())
-        .position(|(a, b)| a != b);
+    let first = committed.lines().zip(made.lines()).position(|(a, b)| a != b);
     let line = first.unwrap_or_else(|| committed.lines().count().min(made.lines().count())) + 1;
     say(
         &format!(
@@ -72,10 +63,7 @@ fn compare(target: &Path, made: &str) -> ExitCode {
 fn write(target: &Path, made: &str) -> ExitCode {
     match std::fs::write(target, made) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => say(
-            &format!("include/tenure/tenure.h cannot be written: {why}"),
-            1,
-        ),
+        Err(why) => say(&format!("include/tenure/tenure.h cannot be written: {why}"), 1),
     }
 }
 

@@ -37,10 +37,7 @@ fn wrap(lines: &[&str]) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut open = false;
     for line in lines {
-        let fixed = line.is_empty()
-            || line.starts_with(['*', '-', '|', '`'])
-                && !line.starts_with("`tenure")
-                && !is_word(line);
+        let fixed = line.is_empty() || line.starts_with(['*', '-', '|']) || line.starts_with("```");
         if fixed {
             out.push((*line).to_owned());
             open = false;
@@ -58,11 +55,6 @@ fn wrap(lines: &[&str]) -> Vec<String> {
         }
     }
     out
-}
-
-/// A line that begins with a word in backticks is prose, one that begins with a fence is not.
-fn is_word(line: &str) -> bool {
-    line.starts_with('`') && !line.starts_with("```")
 }
 
 /// Gives `` `name` `` the prefix that it has in C, where `names` knows it.
@@ -96,18 +88,12 @@ mod tests {
 
     #[test]
     fn keeps_lists_and_empty_lines() {
-        assert_eq!(
-            wrap_docs("/// a\n///\n/// * b\n/// * c\n"),
-            "/// a\n///\n/// * b\n/// * c\n"
-        );
+        assert_eq!(wrap_docs("/// a\n///\n/// * b\n/// * c\n"), "/// a\n///\n/// * b\n/// * c\n");
     }
 
     #[test]
     fn prefixes_only_known_names() {
         let names = ["allocate".to_owned()];
-        assert_eq!(
-            prefix_names("`allocate` and `bytes`, allocate", &names),
-            "`tenure_allocate` and `bytes`, allocate"
-        );
+        assert_eq!(prefix_names("`allocate` and `bytes`, allocate", &names), "`tenure_allocate` and `bytes`, allocate");
     }
 }

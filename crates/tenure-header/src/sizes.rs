@@ -27,15 +27,11 @@ sizes!(
 
 /// Fails when `types.rs` has a structure that [`SIZES`] does not list.
 pub(crate) fn complete(types: &str) -> Result<(), String> {
-    let declared = types
-        .lines()
-        .filter_map(|line| line.strip_prefix("pub struct "));
+    let declared = types.lines().filter_map(|line| line.strip_prefix("pub struct "));
     for line in declared {
         let name = line.split([' ', '{', '(', ';']).next().unwrap_or(line);
         if !SIZES.iter().any(|(known, _)| *known == name) {
-            return Err(format!(
-                "`{name}` is not listed in crates/tenure-header/src/sizes.rs; add it"
-            ));
+            return Err(format!("`{name}` is not listed in crates/tenure-header/src/sizes.rs; add it"));
         }
     }
     Ok(())
