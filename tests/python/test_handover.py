@@ -21,7 +21,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
 import tenure
 from tenure import DEFAULT_STREAM, DeviceBuffer, OwnershipError, Stream, bindings
 

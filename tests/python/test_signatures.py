@@ -129,14 +129,18 @@ def test_statistics(cuda):
     counting = mr.StatisticsResourceAdaptor(cuda)
     kept = tenure.DeviceBuffer(size=100, mr=counting)
     tenure.DeviceBuffer(size=50, mr=counting)
-    assert counting.allocation_counts.as_dict() == {
-        "current_bytes": 100,
-        "current_count": 1,
-        "peak_bytes": 150,
-        "peak_count": 2,
-        "total_bytes": 150,
-        "total_count": 2,
-    } or counting.allocation_counts.peak_count == 1
+    assert (
+        counting.allocation_counts.as_dict()
+        == {
+            "current_bytes": 100,
+            "current_count": 1,
+            "peak_bytes": 150,
+            "peak_count": 2,
+            "total_bytes": 150,
+            "total_count": 2,
+        }
+        or counting.allocation_counts.peak_count == 1
+    )
     counting.push_counters()
     inner = tenure.DeviceBuffer(size=10, mr=counting)
     assert counting.allocation_counts.total_bytes == 10

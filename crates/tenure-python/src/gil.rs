@@ -24,6 +24,7 @@ use pyo3::prelude::*;
 use pyo3::{PyErr, ffi};
 use tenure_abi::*;
 
+use crate::errors;
 use crate::table::api;
 
 /// The package's exit hook has run: no Python callable is entered from now on, and no Python reference dropped.
@@ -181,7 +182,8 @@ pub(crate) fn without_lock<T>(f: impl FnOnce() -> T) -> T {
     value
 }
 
-/// A free in a destructor: `try_it`, and where that would wait, `plain`. What is wrong goes to the misuse handler.
+/// A free in a destructor: `try_it`, and where that would wait, `plain`. A wrong free goes to the misuse handler, a fault of
+/// the driver (the block stays with its resource then) to `sys.unraisablehook`. Nothing is said once the process is ending.
 pub(crate) fn give_back(try_it: impl FnOnce() -> tenure_status, plain: impl FnOnce() -> tenure_status) {
     let status = match try_it() {
         TENURE_OK => return,
@@ -189,9 +191,16 @@ pub(crate) fn give_back(try_it: impl FnOnce() -> tenure_status, plain: impl FnOn
         TENURE_ERROR_WOULD_BLOCK => without_lock(plain),
         other => other,
     };
-    if status == TENURE_ERROR_OWNERSHIP {
-        // SAFETY: takes no argument; the error of this thread is the one that was just made.
-        without_lock(|| unsafe { (api().misuse_report)() });
+    match status {
+        TENURE_OK | TENURE_ERROR_FORKED | TENURE_ERROR_EXITING | TENURE_ERROR_NO_DEVICE => {}
+        TENURE_ERROR_OWNERSHIP => {
+            // SAFETY: takes no argument; the error of this thread is the one that was just made.
+            without_lock(|| unsafe { (api().misuse_report)() });
+        }
+        failed => {
+            // The detail is this thread's, so it is still there.
+            enter(|py| errors::error(py, failed).write_unraisable(py, None));
+        }
     }
 }
 
