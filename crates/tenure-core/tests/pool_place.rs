@@ -29,16 +29,44 @@ impl Random {
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    Allocate { bytes: u64, align: u64, stream: u32 },
-    Free { pick: u64, stream: u32 },
-    Misfree { pick: u64 },
-    Extend { pages: u64, zone: u8 },
-    Shrink { pick: u64 },
-    Prove { tag: u32 },
-    Seal { tag: u32 },
+    Allocate {
+        bytes: u64,
+        align: u64,
+        stream: u32,
+    },
+    Free {
+        pick: u64,
+        stream: u32,
+    },
+    Misfree {
+        pick: u64,
+    },
+    Extend {
+        pages: u64,
+        zone: u8,
+    },
+    Shrink {
+        pick: u64,
+    },
+    Prove {
+        tag: u32,
+    },
+    Seal {
+        tag: u32,
+    },
+    /// Everything proven becomes one stream's, as when it is the only one.
+    Adopt {
+        tag: u32,
+    },
+    /// What was never handed out is everyone's again.
+    Untouched {
+        tag: u32,
+    },
     Drain,
     Consolidate,
-    Feed { bytes: u64 },
+    Feed {
+        bytes: u64,
+    },
 }
 
 const PAGE: u64 = 2 << 20;
@@ -67,7 +95,14 @@ fn program(seed: u64, steps: usize) -> Vec<Op> {
             85..=87 => Op::Misfree { pick: r.next() },
             88..=90 => Op::Extend { pages: 1 + r.below(4), zone: r.below(4).min(1) as u8 ^ 1 },
             91..=92 => Op::Shrink { pick: r.next() },
-            93..=95 => Op::Prove { tag: tag(r.below(3) as u32) + r.below(2) as u32 },
+            93 => {
+                if r.below(2) == 0 {
+                    Op::Adopt { tag: tag(r.below(3) as u32) }
+                } else {
+                    Op::Untouched { tag: tag(r.below(3) as u32) }
+                }
+            }
+            94..=95 => Op::Prove { tag: tag(r.below(3) as u32) + r.below(2) as u32 },
             96..=97 => Op::Seal { tag: tag(r.below(3) as u32) },
             98 => {
                 if r.below(2) == 0 {
@@ -200,6 +235,9 @@ fn run(ops: &[Op]) -> Result<u64, String> {
                 place.relabel(tag, tag + 1, true);
                 freed.iter_mut().filter(|of| **of == tag).for_each(|of| *of = tag + 1);
             }
+            // Neither changes who had what last: the one only takes away, the other must know what was never had.
+            Op::Adopt { tag } => place.relabel(PROVEN, tag, true),
+            Op::Untouched { tag } => place.prove_untouched(tag),
             Op::Drain => {
                 place.drain();
             }

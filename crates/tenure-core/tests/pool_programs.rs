@@ -325,11 +325,12 @@ fn random_programs_lose_no_byte() {
     let _machine = machine();
     let _current = tenure_core::device::driver().unwrap().device(0).unwrap().enter().unwrap();
     tenure_core::device::prepare_proof(0).unwrap();
-    let seeds: u64 = std::env::var("TENURE_SOAK_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
+    let seeds: u64 = std::env::var("TENURE_SOAK_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(90);
     let before = driver_free();
     let mut served = 0;
     for seed in 1..=seeds {
-        let ops = program(seed, 400);
+        // Short ones for the beginning of a pool's life, long ones for what wears it.
+        let ops = program(seed, if seed % 3 == 0 { 400 } else { 60 });
         match run(seed, &ops) {
             Ok(n) => served += n,
             Err(_) => {
@@ -338,6 +339,6 @@ fn random_programs_lose_no_byte() {
             }
         }
     }
-    assert!(served as u64 > seeds * 60, "{served} allocations were served: too few to show anything");
+    assert!(served as u64 > seeds * 20, "{served} allocations were served: too few to show anything");
     assert_eq!(driver_free(), before);
 }

@@ -71,37 +71,51 @@ impl Place {
         }
     }
 
+    /// The part of `start..end` that was never handed out, in units: above what the large zone has used, and below what
+    /// the small one has, which borrows from the high end and gives its loans back.
+    fn untouched(&self, start: u32, end: u32) -> Option<(u32, u32)> {
+        let [(_, large_end), (small_start, small_end)] = self.touched;
+        let from = start.max(large_end);
+        let to = if from < small_end { end.min(small_start) } else { end };
+        (from < to).then_some((from, to))
+    }
+
     /// Free bytes of the large zone that carry `tag` and were never handed out.
     pub fn untouched_bytes(&self, tag: u32) -> u64 {
-        let touched = u64::from(self.touched[LARGE as usize].1) * UNIT;
-        let small_base = u64::from(self.small_base) * UNIT;
-        let blocks = self.free_blocks(tag).into_iter().filter(|(offset, _)| *offset < small_base);
-        blocks.map(|(offset, bytes)| (offset + bytes).saturating_sub(touched.max(offset))).sum()
+        let mut units = 0;
+        for (offset, bytes) in self.free_blocks(tag) {
+            let (start, end) = ((offset / UNIT) as u32, ((offset + bytes) / UNIT) as u32);
+            if start < self.small_base {
+                units += self.untouched(start, end).map_or(0, |(from, to)| u64::from(to - from));
+            }
+        }
+        units * UNIT
     }
 
     /// Gives [`PROVEN`] to the part of the large zone's `tag` blocks that was never handed out.
     pub fn prove_untouched(&mut self, tag: u32) {
-        let touched = self.touched[LARGE as usize].1;
         for (offset, bytes) in self.free_blocks(tag) {
             let (start, end) = ((offset / UNIT) as u32, ((offset + bytes) / UNIT) as u32);
-            if end <= touched {
-                continue;
-            }
+            let Some((from, to)) = self.untouched(start, end) else { continue };
             let Some(index) = self.free_block_at(start) else { continue };
             if self.blocks[index].zone != LARGE {
                 continue;
             }
             self.remove_free(index);
-            let from = touched.max(start);
+            let mut piece = index;
             if from > start {
                 let next = self.blocks[index].next;
                 self.blocks[index].units = from - start;
                 self.insert_free(index);
-                let piece = self.blocks.add(from, end - from, index, next, tag, LARGE, State::Run);
-                self.release(piece, PROVEN);
-            } else {
-                self.release(index, PROVEN);
+                piece = self.blocks.add(from, end - from, index, next, tag, LARGE, State::Run);
             }
+            if to < end {
+                let next = self.blocks[piece].next;
+                self.blocks[piece].units = to - from;
+                let rest = self.blocks.add(to, end - to, piece, next, tag, LARGE, State::Free);
+                self.insert_free(rest);
+            }
+            self.release(piece, PROVEN);
         }
     }
 
