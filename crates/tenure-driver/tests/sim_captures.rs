@@ -342,6 +342,8 @@ fn an_outside_stream_is_pulled_in_silently_and_must_join() {
     let (s, o) = (stream(&t, 1), stream(&t, 1));
     let (fork, join) = (event(&t), event(&t));
     let p = alloc(&t, 4096);
+    ok!(t, cuMemsetD8(p, 0, 4096));
+    ok!(t, cuCtxSynchronize());
     let status = |s| {
         let mut status = 9;
         ok!(t, cuStreamIsCapturing(s, &mut status));

@@ -475,3 +475,24 @@ fn a_device_can_shrink_and_grow_back() {
     sim::set_memory(0, MEMORY).unwrap();
     ok!(t, cuMemFree(p));
 }
+
+#[test]
+fn chunks_that_lie_side_by_side_go_back_one_by_one() {
+    let (t, _lock) = setup();
+    let s = stream(&t, 1);
+    let p = pool(&t, 0);
+    let mut keep = u64::MAX;
+    ok!(t, cuMemPoolSetAttribute(p, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut keep).cast()));
+    let blocks: Vec<_> = (0..4).map(|_| from(&t, p, 32 * MIB, s)).collect();
+    for at in blocks {
+        ok!(t, cuMemFreeAsync(at, s));
+    }
+    ok!(t, cuStreamSynchronize(s));
+    assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 128 * MIB as u64);
+    ok!(t, cuMemPoolTrimTo(p, 70 * MIB));
+    assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 96 * MIB as u64, "whole chunks, not below 70 MiB");
+    ok!(t, cuMemPoolTrimTo(p, 0));
+    assert_eq!(number(&t, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0);
+    ok!(t, cuMemPoolDestroy(p));
+    ok!(t, cuStreamDestroy(s));
+}
