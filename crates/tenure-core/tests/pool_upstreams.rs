@@ -310,6 +310,7 @@ fn managed_and_pinned_memory_come_in_chunks() {
 #[test]
 fn threads_share_a_pool_without_sharing_memory() {
     let _machine = machine();
+    let violations = sim::violations();
     for own_ranges in [true, false] {
         let options = PoolOptions { maximum_bytes: Some(48 * MIB), plain_chunks: !own_ranges, ..Default::default() };
         let pool = pool(options);
@@ -319,42 +320,55 @@ fn threads_share_a_pool_without_sharing_memory() {
             for thread in 0..6u64 {
                 let (pool, failures) = (&pool, &failures);
                 scope.spawn(move || {
-                    let stream = StreamObject::create(0, thread % 2 == 0).unwrap();
-                    let me = object(&stream);
                     let mut random = thread * 7919 + 1;
-                    let mut held: Vec<(u64, u64)> = Vec::new();
-                    for step in 0..1500 {
+                    let mut next = move || {
                         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                        if random >> 33 & 1 == 0 || held.is_empty() {
-                            let bytes =
-                                if step % 7 == 0 { random >> 40 & 0x3f_ffff } else { random >> 48 & 0x7fff } + 1;
-                            match allocate(pool, bytes, me) {
-                                Ok(ptr) => {
-                                    sim::launch(me.raw.as_raw(), &[], &[(ptr, bytes as usize, thread as u8)]).unwrap();
-                                    held.push((ptr, bytes));
-                                }
-                                Err(e) if e.is_out_of_memory() => {
-                                    failures.fetch_add(1, Ordering::Relaxed);
-                                    for (ptr, bytes) in held.drain(..held.len() / 2) {
-                                        free(pool, ptr, bytes, me);
+                        random >> 33
+                    };
+                    // Each thread has one stream after the other, and the others take what they leave behind.
+                    for life in 0..6u64 {
+                        let byte = (thread * 6 + life) as u8;
+                        let stream = StreamObject::create(0, next() % 2 == 0).unwrap();
+                        let me = object(&stream);
+                        let mut held: Vec<(u64, u64)> = Vec::new();
+                        for step in 0..300 {
+                            if next() % 2 == 0 || held.is_empty() {
+                                let bytes = 1 + next() % if step % 7 == 0 { 4 << 20 } else { 32 << 10 };
+                                match allocate(pool, bytes, me) {
+                                    Ok(ptr) => {
+                                        sim::launch(me.raw.as_raw(), &[], &[(ptr, bytes as usize, byte)]).unwrap();
+                                        held.push((ptr, bytes));
                                     }
+                                    Err(e) if e.is_out_of_memory() => {
+                                        failures.fetch_add(1, Ordering::Relaxed);
+                                        for (ptr, bytes) in held.drain(..held.len() / 2) {
+                                            free(pool, ptr, bytes, me);
+                                        }
+                                    }
+                                    Err(e) => panic!("{e}"),
                                 }
-                                Err(e) => panic!("{e}"),
+                            } else {
+                                let (ptr, bytes) = held.swap_remove(next() as usize % held.len());
+                                let verify = sim::Access::Verify { at: ptr, len: bytes as usize, byte };
+                                let late = std::time::Duration::from_micros(if step % 32 == 0 { 500 } else { 0 });
+                                sim::launch_for(me.raw.as_raw(), late, &[verify]).unwrap();
+                                free(pool, ptr, bytes, me);
                             }
-                        } else {
-                            let (ptr, bytes) = held.swap_remove((random >> 35) as usize % held.len());
-                            let verify = sim::Access::Verify { at: ptr, len: bytes as usize, byte: thread as u8 };
-                            sim::launch_for(me.raw.as_raw(), std::time::Duration::ZERO, &[verify]).unwrap();
+                            if step % 200 == 199 {
+                                pool.trim(4 << 20).unwrap();
+                            }
+                        }
+                        let late = held.split_off(held.len() / 2);
+                        for (ptr, bytes) in held {
                             free(pool, ptr, bytes, me);
                         }
-                        if step % 500 == 499 {
-                            pool.trim(4 << 20).unwrap();
+                        pool.stream_closing(me);
+                        let dead = stored(stream.raw());
+                        drop(stream);
+                        for (ptr, bytes) in late {
+                            free(pool, ptr, bytes, dead);
                         }
                     }
-                    for (ptr, bytes) in held {
-                        free(pool, ptr, bytes, me);
-                    }
-                    pool.stream_closing(me);
                 });
             }
         });
@@ -362,6 +376,6 @@ fn threads_share_a_pool_without_sharing_memory() {
         assert_eq!(pool.info().live_count, 0);
         pool.trim(0).unwrap();
         assert_eq!(pool.info().reserved_bytes, 0);
-        assert_eq!(sim::mismatches(), before);
+        assert_eq!((sim::mismatches(), sim::violations()), (before, violations));
     }
 }
