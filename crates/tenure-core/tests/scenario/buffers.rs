@@ -76,17 +76,25 @@ fn copy(t: &mut Things) -> Result<()> {
 
 pub(crate) fn all() -> Vec<Scenario> {
     vec![
-        scenario("buffer: create under the current resource", || Things::default().with_stream(0), |t| {
-            let home = t.streams[0].clone();
-            let light = resolve(None, home.as_carried())?;
-            t.buffers.push(Buffer::create(MIB, 0, home, light)?);
-            Ok(())
-        }),
-        scenario("buffer: create on the default stream under the current resource", || Ok(Things::default()), |t| {
-            let light = resolve(None, LEGACY)?;
-            t.buffers.push(Buffer::create(MIB, 0, legacy(), light)?);
-            Ok(())
-        }),
+        scenario(
+            "buffer: create under the current resource",
+            || Things::default().with_stream(0),
+            |t| {
+                let home = t.streams[0].clone();
+                let light = resolve(None, home.as_carried())?;
+                t.buffers.push(Buffer::create(MIB, 0, home, light)?);
+                Ok(())
+            },
+        ),
+        scenario(
+            "buffer: create on the default stream under the current resource",
+            || Ok(Things::default()),
+            |t| {
+                let light = resolve(None, LEGACY)?;
+                t.buffers.push(Buffer::create(MIB, 0, legacy(), light)?);
+                Ok(())
+            },
+        ),
         scenario("buffer: create under a pool", on_pool, |t| {
             let home = t.streams[0].clone();
             t.buffers.push(Buffer::create(MIB, 256, home, t.resources[0].light())?);
@@ -94,7 +102,8 @@ pub(crate) fn all() -> Vec<Scenario> {
         }),
         scenario("buffer: resize that grows", buffer_on_pool, grow).except(&[STORE]),
         scenario("buffer: resize that grows on another stream", buffer_on_pool, grow_elsewhere).except(&[STORE]),
-        scenario("buffer: resize that grows, used on two streams", || used_twice(buffer_on_pool()?), grow).except(&[STORE]),
+        scenario("buffer: resize that grows, used on two streams", || used_twice(buffer_on_pool()?), grow)
+            .except(&[STORE]),
         scenario("buffer: resize that grows, plain memory", || buffer_on(shared::cuda()?), grow_elsewhere),
         scenario("buffer: resize that grows, async memory", buffer_on_async, grow_elsewhere).except(&[STORE]),
         scenario("buffer: resize that grows, pinned memory", || buffer_on(shared::pinned()?), grow),
@@ -136,7 +145,8 @@ pub(crate) fn all() -> Vec<Scenario> {
             t.buffers[0].close(Some(second))
         }),
         scenario("buffer: close, plain memory", || buffer_on(shared::cuda()?), close),
-        scenario("buffer: close, pinned memory on a raw stream", || raw_home(shared::pinned()?), close).except(&[Proof]),
+        scenario("buffer: close, pinned memory on a raw stream", || raw_home(shared::pinned()?), close)
+            .except(&[Proof]),
         scenario("buffer: close, pool on a raw stream", || raw_home(pool(PoolOptions::default())?), close),
         scenario("buffer: set_stream and close", buffer_on_pool, |t| {
             let second = t.streams[1].clone();
@@ -149,12 +159,16 @@ pub(crate) fn all() -> Vec<Scenario> {
             closed
         })
         .except(&[Absorbed("cuStreamIsCapturing", "whose free it is stays open until the next proof")]),
-        scenario("buffer: detach, used on two streams", || used_twice(buffer_on_pool()?), |t| {
-            let detached = t.buffers[0].detach()?;
-            let bytes = detached.capacity;
-            t.blocks.push(super::Block { resource: 0, ptr: detached.ptr, bytes, align: detached.align });
-            Ok(())
-        }),
+        scenario(
+            "buffer: detach, used on two streams",
+            || used_twice(buffer_on_pool()?),
+            |t| {
+                let detached = t.buffers[0].detach()?;
+                let bytes = detached.capacity;
+                t.blocks.push(super::Block { resource: 0, ptr: detached.ptr, bytes, align: detached.align });
+                Ok(())
+            },
+        ),
         scenario(
             "buffer: detach, used on a raw stream",
             || {
@@ -235,7 +249,6 @@ pub(crate) fn all() -> Vec<Scenario> {
             copied
         })
         .except(&[Proof]),
-        scenario("work: wait for a device", || Ok(Things::default()), |_| ops::wait_device(1))
-            .except(&[Proof]),
+        scenario("work: wait for a device", || Ok(Things::default()), |_| ops::wait_device(1)).except(&[Proof]),
     ]
 }

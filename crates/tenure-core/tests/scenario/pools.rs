@@ -85,47 +85,73 @@ fn idle(options: PoolOptions) -> Result<Things> {
 
 pub(crate) fn all() -> Vec<Scenario> {
     vec![
-        scenario("pool: make", || Ok(Things::default()), |t| {
-            t.resources.push(pool(RANGES)?);
-            Ok(())
-        })
+        scenario(
+            "pool: make",
+            || Ok(Things::default()),
+            |t| {
+                t.resources.push(pool(RANGES)?);
+                Ok(())
+            },
+        )
         .except(&[Proof]),
-        scenario("pool: make with an initial size", || Ok(Things::default()), |t| {
-            t.resources.push(pool(PoolOptions { initial_bytes: 7 << 20, ..RANGES })?);
-            Ok(())
-        })
+        scenario(
+            "pool: make with an initial size",
+            || Ok(Things::default()),
+            |t| {
+                t.resources.push(pool(PoolOptions { initial_bytes: 7 << 20, ..RANGES })?);
+                Ok(())
+            },
+        )
         .except(&[Proof]),
-        scenario("pool over chunks: make with an initial size", || Ok(Things::default()), |t| {
-            t.resources.push(pool(PoolOptions { initial_bytes: 7 << 20, ..CHUNKS })?);
-            Ok(())
-        })
+        scenario(
+            "pool over chunks: make with an initial size",
+            || Ok(Things::default()),
+            |t| {
+                t.resources.push(pool(PoolOptions { initial_bytes: 7 << 20, ..CHUNKS })?);
+                Ok(())
+            },
+        )
         .except(&[Proof]),
         scenario("pool: first growth", ranges, |t| t.take(0, 3 * MIB, 256, LEGACY)),
         scenario("pool: growth in several pieces", ranges, |t| t.take(0, 78 * MIB, 256, LEGACY)),
-        scenario("pool: growth that extends a free block", || ranges()?.with_block(3 * MIB)?.with_block(512 << 10), |t| {
-            t.take(0, 5 * MIB, 256, LEGACY)
-        }),
+        scenario(
+            "pool: growth that extends a free block",
+            || ranges()?.with_block(3 * MIB)?.with_block(512 << 10),
+            |t| t.take(0, 5 * MIB, 256, LEGACY),
+        ),
         scenario("pool: growth of the small zone", ranges, |t| t.take(0, 100, 256, LEGACY)),
-        scenario("pool: growth on a raw stream", || {
-            let mut things = ranges()?;
-            things.raws.push(device::driver()?.stream_create_on(0, true)?);
-            Ok(things)
-        }, |t| {
-            let raw = t.raws[0];
-            t.take(0, 3 * MIB, 256, StreamRef::raw(raw))
-        }),
-        scenario("pool over chunks: second chunk", || chunks()?.with_block(3 * MIB), |t| {
-            t.take(0, 6 * MIB, 256, LEGACY)
-        }),
-        scenario("pool over managed memory: growth", || Ok(Things::of(pool_over(&shared::managed()?, CHUNKS)?)), |t| {
-            t.take(0, 3 * MIB, 256, LEGACY)
-        }),
-        scenario("pool over pinned memory: growth", || Ok(Things::of(pool_over(&shared::pinned()?, CHUNKS)?)), |t| {
-            t.take(0, 3 * MIB, 256, LEGACY)
-        }),
-        scenario("pool: what has completed on another stream", || freed_elsewhere(RANGES), |t| {
-            t.take_on_stream(8 * MIB)
-        })
+        scenario(
+            "pool: growth on a raw stream",
+            || {
+                let mut things = ranges()?;
+                things.raws.push(device::driver()?.stream_create_on(0, true)?);
+                Ok(things)
+            },
+            |t| {
+                let raw = t.raws[0];
+                t.take(0, 3 * MIB, 256, StreamRef::raw(raw))
+            },
+        ),
+        scenario(
+            "pool over chunks: second chunk",
+            || chunks()?.with_block(3 * MIB),
+            |t| t.take(0, 6 * MIB, 256, LEGACY),
+        ),
+        scenario(
+            "pool over managed memory: growth",
+            || Ok(Things::of(pool_over(&shared::managed()?, CHUNKS)?)),
+            |t| t.take(0, 3 * MIB, 256, LEGACY),
+        ),
+        scenario(
+            "pool over pinned memory: growth",
+            || Ok(Things::of(pool_over(&shared::pinned()?, CHUNKS)?)),
+            |t| t.take(0, 3 * MIB, 256, LEGACY),
+        ),
+        scenario(
+            "pool: what has completed on another stream",
+            || freed_elsewhere(RANGES),
+            |t| t.take_on_stream(8 * MIB),
+        )
         .except(&[Proof, STORE]),
         scenario(
             "pool: another stream's block behind a wait",
@@ -136,20 +162,28 @@ pub(crate) fn all() -> Vec<Scenario> {
             },
         )
         .except(&[Proof, STORE]),
-        scenario("pool over chunks: another stream's block behind a wait", || freed_elsewhere(CHUNKS), |t| {
-            keep_busy(&t.streams[1]);
-            t.take_on_stream(8 * MIB)
-        })
+        scenario(
+            "pool over chunks: another stream's block behind a wait",
+            || freed_elsewhere(CHUNKS),
+            |t| {
+                keep_busy(&t.streams[1]);
+                t.take_on_stream(8 * MIB)
+            },
+        )
         .except(&[Proof, STORE]),
         scenario("pool: wait for the device", || unproven(RANGES), |t| t.take_on_stream(8 * MIB)).except(&[Proof]),
         scenario("pool: exchange idle pages", || to_exchange(RANGES), |t| t.take(0, 6 * MIB, 256, LEGACY))
             .except(&[Proof, STORE]),
         scenario("pool over chunks: exchange idle chunks", || to_exchange(CHUNKS), |t| t.take(0, 6 * MIB, 256, LEGACY))
             .except(&[Proof, STORE]),
-        scenario("pool: free on a stream that it has not seen", || ranges()?.with_stream(0)?.with_block(MIB), |t| {
-            let stream = t.streams[0].clone();
-            t.give(stream.as_carried())
-        })
+        scenario(
+            "pool: free on a stream that it has not seen",
+            || ranges()?.with_stream(0)?.with_block(MIB),
+            |t| {
+                let stream = t.streams[0].clone();
+                t.give(stream.as_carried())
+            },
+        )
         .except(&[UNASKED]),
         scenario(
             "pool: free on a raw stream that it has not seen",
@@ -163,19 +197,24 @@ pub(crate) fn all() -> Vec<Scenario> {
                 t.give(StreamRef::raw(raw))
             },
         ),
-        scenario("pool: allocate_sync of memory that is there", || idle(RANGES), |t| {
-            let ptr = t.resources[0].allocate_sync(MIB, 256)?;
-            t.blocks.push(super::Block { resource: 0, ptr, bytes: MIB, align: 256 });
-            Ok(())
-        })
-,
+        scenario(
+            "pool: allocate_sync of memory that is there",
+            || idle(RANGES),
+            |t| {
+                let ptr = t.resources[0].allocate_sync(MIB, 256)?;
+                t.blocks.push(super::Block { resource: 0, ptr, bytes: MIB, align: 256 });
+                Ok(())
+            },
+        ),
         scenario("pool: trim", || idle(RANGES), |t| t.resources[0].body().trim(0).map(drop))
             .except(&[Proof, Store("*", "what went back before stays gone, as trim says")]),
         scenario("pool over chunks: trim", || idle(CHUNKS), |t| t.resources[0].body().trim(0).map(drop))
             .except(&[Proof, Store("*", "what went back before stays gone, as trim says")]),
-        scenario("pool: trim after frees that nobody can name", || unproven(RANGES), |t| {
-            t.resources[0].body().trim(0).map(drop)
-        })
+        scenario(
+            "pool: trim after frees that nobody can name",
+            || unproven(RANGES),
+            |t| t.resources[0].body().trim(0).map(drop),
+        )
         .except(&[Proof]),
         scenario(
             "pool: drop",
@@ -189,40 +228,55 @@ pub(crate) fn all() -> Vec<Scenario> {
                 Ok(())
             },
         )
-        .except(&[Absorbed("*", "a drop returns nothing"), Kept("*", "what the driver refuses to take back stays there")]),
-        scenario("pool: the end of a stream with blocks pending", || {
-            let mut things = ranges()?.with_stream(0)?;
-            things.streams.push(stream(0)?);
-            let second = things.streams[1].clone();
-            things.take(0, MIB, 256, second.as_carried())?;
-            things.take_on_stream(MIB)?;
-            things.blocks.swap(0, 1);
-            Ok(things)
-        }, |t| {
-            let second = t.streams[1].clone();
-            keep_busy(&second);
-            if t.blocks.len() == 2 {
-                t.give(second.as_carried())?;
-            }
-            drop(second);
-            t.streams.truncate(1);
-            Ok(())
-        })
+        .except(&[
+            Absorbed("*", "a drop returns nothing"),
+            Kept("*", "what the driver refuses to take back stays there"),
+        ]),
+        scenario(
+            "pool: the end of a stream with blocks pending",
+            || {
+                let mut things = ranges()?.with_stream(0)?;
+                things.streams.push(stream(0)?);
+                let second = things.streams[1].clone();
+                things.take(0, MIB, 256, second.as_carried())?;
+                things.take_on_stream(MIB)?;
+                things.blocks.swap(0, 1);
+                Ok(things)
+            },
+            |t| {
+                let second = t.streams[1].clone();
+                keep_busy(&second);
+                if t.blocks.len() == 2 {
+                    t.give(second.as_carried())?;
+                }
+                drop(second);
+                t.streams.truncate(1);
+                Ok(())
+            },
+        )
         .except(&[
             Absorbed("*", "a drop returns nothing: without an event the blocks wait for a proof of the device"),
             Kept("*", "a stream that the driver refuses to end stays there"),
         ]),
-        scenario("pool: wait for a stream's end and use its memory", || {
-            let mut things = freed_elsewhere(RANGES)?;
-            keep_busy(&things.streams[1]);
-            things.streams.truncate(1);
-            Ok(things)
-        }, |t| t.take_on_stream(8 * MIB))
+        scenario(
+            "pool: wait for a stream's end and use its memory",
+            || {
+                let mut things = freed_elsewhere(RANGES)?;
+                keep_busy(&things.streams[1]);
+                things.streams.truncate(1);
+                Ok(things)
+            },
+            |t| t.take_on_stream(8 * MIB),
+        )
         .except(&[Proof, STORE]),
-        scenario("pool: figures", || idle(RANGES), |t| {
-            let _ = t.resources[0].body().info();
-            ops::wait_device(0)
-        })
+        scenario(
+            "pool: figures",
+            || idle(RANGES),
+            |t| {
+                let _ = t.resources[0].body().info();
+                ops::wait_device(0)
+            },
+        )
         .except(&[Proof]),
     ]
 }

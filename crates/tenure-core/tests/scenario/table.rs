@@ -52,19 +52,31 @@ pub(crate) fn all() -> Vec<Scenario> {
                 Ok(())
             },
         ),
-        scenario("stream: create", || Ok(Things::default()), |t| {
-            t.streams.push(super::stream(1)?);
-            Ok(())
-        }),
-        scenario("stream: create one that waits for the default stream", || Ok(Things::default()), |t| {
-            t.streams.push(StreamHold::object(StreamObject::create(0, false)?));
-            Ok(())
-        }),
-        scenario("owner of an address", || two_pools()?.with_block(MIB), |t| {
-            let (owner, _) = registry::owner_of(t.blocks[0].ptr + 5).expect("it is live");
-            assert_eq!(owner, t.resources[0]);
-            // A question of the driver, as the faces ask beside it.
-            device::memory_info(0).map(drop)
-        }),
+        scenario(
+            "stream: create",
+            || Ok(Things::default()),
+            |t| {
+                t.streams.push(super::stream(1)?);
+                Ok(())
+            },
+        ),
+        scenario(
+            "stream: create one that waits for the default stream",
+            || Ok(Things::default()),
+            |t| {
+                t.streams.push(StreamHold::object(StreamObject::create(0, false)?));
+                Ok(())
+            },
+        ),
+        scenario(
+            "owner of an address",
+            || two_pools()?.with_block(MIB),
+            |t| {
+                let (owner, _) = registry::owner_of(t.blocks[0].ptr + 5).expect("it is live");
+                assert_eq!(owner, t.resources[0]);
+                // A question of the driver, as the faces ask beside it.
+                device::memory_info(0).map(drop)
+            },
+        ),
     ]
 }
