@@ -1,6 +1,5 @@
 //! Making, holding and asking resources; raw allocation.
 
-use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_void};
 
 use tenure_abi::*;
@@ -10,13 +9,14 @@ use tenure_core::pool::{Pool, PoolOptions, Prefer};
 use tenure_core::resource::callback::CallbackResource;
 use tenure_core::resource::leaf::{AsyncOptions, AsyncPool, HandleType, shared};
 use tenure_core::resource::{DEFAULT_ALIGNMENT, Resource, registry};
+use tenure_core::sync::Mutex;
 
 use crate::callback::{Functions, face_of};
 use crate::device::ordinal;
 use crate::guard::exports;
 use crate::handles::{
-    address, anchor_out, fill, light_out, named, options, pointer, properties_of, property_bits, release, resolved,
-    stream, text, upstream, writable, write,
+    address, anchor_out, fill, fillable, light_out, named, options, pointer, properties_of, property_bits, release,
+    resolved, stream, text, upstream, writable, write,
 };
 
 fn or_default(alignment: usize) -> usize {
@@ -38,9 +38,9 @@ fn statistics_of(counters: Counters) -> tenure_statistics {
 fn statistics<R>(resource: tenure_resource, f: impl FnOnce(&Statistics) -> Result<R>) -> Result<R> {
     let named = named(resource)?;
     let statistics = named.downcast::<Statistics>().ok_or_else(|| {
-        Error::invalid(format!(
-            "the resource is a {} and keeps no statistics: put a statistics adaptor over it",
-            named.body().kind()
+        let kind = named.body().kind();
+        Error::Unsupported(format!(
+            "the resource is a {kind} and keeps no statistics: put a statistics adaptor over it"
         ))
     })?;
     f(statistics)
@@ -61,27 +61,28 @@ fn pool_options(given: tenure_pool_options) -> PoolOptions {
     }
 }
 
-thread_local! {
-    /// Kinds whose C string was asked for on this thread; a kind is one of a handful of words.
-    static KINDS: RefCell<Vec<&'static std::ffi::CStr>> = const { RefCell::new(Vec::new()) };
-}
+/// Kinds whose C string was asked for. A kind is one of a handful of words, and a user's own name for a resource.
+static KINDS: Mutex<Vec<CString>> = Mutex::new(Vec::new());
 
-/// A C string that lives as long as the process. Kinds are few: each is kept once per thread.
-fn kept(kind: &str) -> Result<*const c_char> {
-    KINDS
-        .try_with(|kinds| {
-            let mut kinds = kinds.borrow_mut();
-            if let Some(known) = kinds.iter().find(|k| k.to_bytes() == kind.as_bytes()) {
-                return known.as_ptr();
-            }
-            let new: &'static std::ffi::CStr = Box::leak(CString::new(kind).unwrap_or_default().into_boxed_c_str());
-            kinds.push(new);
-            new.as_ptr()
-        })
-        .map_err(|_| Error::invalid("this thread is ending"))
+/// A C string that lives as long as the process.
+fn kept(kind: &str) -> *const c_char {
+    let mut kinds = KINDS.lock();
+    if let Some(known) = kinds.iter().find(|k| k.to_bytes() == kind.as_bytes()) {
+        return known.as_ptr();
+    }
+    let new = CString::new(kind).unwrap_or_default();
+    // The text lies on the heap and stays where it is when the list moves.
+    let text = new.as_ptr();
+    kinds.push(new);
+    text
 }
 
 exports! { guard:
+    fn tenure_resource_kind(resource: tenure_resource, out: *mut *const c_char) {
+        writable(out)?;
+        write(out, kept(named(resource)?.body().kind()))?;
+    }
+
     fn tenure_cuda_resource(out: *mut tenure_resource) {
         writable(out)?;
         write(out, anchor_out(shared::cuda()?))?;
@@ -265,6 +266,11 @@ exports! { guard:
     }
 
     fn tenure_statistics_push(resource: tenure_resource, out: *mut tenure_statistics) {
+        if !out.is_null() {
+            // Before anything is counted otherwise.
+            // SAFETY: by the contract of the C ABI.
+            unsafe { fillable(out, size_of::<usize>()) }?;
+        }
         let counters = statistics(resource, |s| Ok(s.push_counters()))?;
         if !out.is_null() {
             // SAFETY: by the contract of the C ABI.
@@ -273,6 +279,11 @@ exports! { guard:
     }
 
     fn tenure_statistics_pop(resource: tenure_resource, out: *mut tenure_statistics) {
+        if !out.is_null() {
+            // Before anything is counted otherwise.
+            // SAFETY: by the contract of the C ABI.
+            unsafe { fillable(out, size_of::<usize>()) }?;
+        }
         let counters = statistics(resource, Statistics::pop_counters)?;
         if !out.is_null() {
             // SAFETY: by the contract of the C ABI.
@@ -341,10 +352,6 @@ exports! { run:
         write(out, u32::from(named(a)? == named(b)?))?;
     }
 
-    fn tenure_resource_kind(resource: tenure_resource, out: *mut *const c_char) {
-        writable(out)?;
-        write(out, kept(named(resource)?.body().kind())?)?;
-    }
 
     fn tenure_resource_device(resource: tenure_resource, out: *mut i32) {
         write(out, named(resource)?.body().device().unwrap_or(-1))?;
