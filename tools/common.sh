@@ -33,7 +33,7 @@ writable() {
 roam() {
     local home=${CARGO_HOME:-${HOME:-/nonexistent}/.cargo}
     if ! writable "$home"; then
-        if ! cargo metadata --locked --offline --format-version 1 >/dev/null 2>&1; then
+        if ! cargo tree --workspace --locked --offline --quiet >/dev/null 2>&1; then
             mkdir -p "$target/cargo-home"
             [ -f "$home/config.toml" ] && cp "$home/config.toml" "$target/cargo-home/"
             export CARGO_HOME=$target/cargo-home
