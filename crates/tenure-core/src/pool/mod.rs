@@ -323,7 +323,7 @@ impl Drop for Pool {
         }
         // Unmapping does not wait for the device, so everything must have passed. One proof covers all streams.
         let unproven = self.state.get_mut().unproven() > 0 || self.state.get_mut().place.live_count() > 0;
-        if unproven && let Err(e) = crate::device::prove(self.device) {
+        if unproven && let Err(e) = crate::device::settled(crate::device::prove(self.device)) {
             log::warn!("tenure: waiting for device {} before a pool ends: {e}", self.device);
         }
         let pieces = self.pages.pieces();

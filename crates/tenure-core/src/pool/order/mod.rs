@@ -161,7 +161,9 @@ impl Records {
         let many = self.len() >= MANY;
         for number in 0..self.entries.len() as u32 {
             let Some(record) = self.get(number) else { continue };
-            let may = (record.closed || many) && record.pins == 0 && record.key != Key::Legacy;
+            // An event would go back to the driver here, under the lock: whoever asks it next takes it out.
+            let idle = record.pins == 0 && record.sealed.is_none();
+            let may = (record.closed || many) && idle && record.key != Key::Legacy;
             if may && place.tag_unused(cur(number)) && place.tag_unused(sealed(number)) {
                 let key = record.key;
                 if !record.closed {
