@@ -13,15 +13,19 @@
 //! * What replaces a block, a resource or a stream is taken before the old one is given up; a failed operation leaves the
 //!   buffer as it was.
 //! * A free names the home stream; every used stream that is alive is ordered before it, and where one is not known to be
-//!   alive (a raw value) the block is marked unproven.
+//!   alive (a raw value), or cannot be named here (the per-thread default stream of another thread), or is capturing, the
+//!   block is marked unproven.
+//! * The default streams that a buffer names are those of one device, whichever is current: the device of its memory, and for
+//!   memory of the host the one that its maker took for the default stream.
 
 use smallvec::SmallVec;
 
 use crate::current;
+use crate::device;
 use crate::error::{Error, Payload, Result};
 use crate::ops;
 use crate::resource::{DEFAULT_ALIGNMENT, Light, Named, Properties, Request};
-use crate::stream::{StreamHold, StreamRef};
+use crate::stream::{StreamHold, StreamObject, StreamRef};
 
 /// Frees memory that no resource of tenure's made.
 pub type ForeignFree = Box<dyn FnOnce(u64, usize, StreamRef<'_>) + Send>;
@@ -47,10 +51,22 @@ pub struct Buffer {
     capacity: usize,
     align: usize,
     device: i32,
+    /// The device whose default streams are meant; -1 when there is none.
+    default: i32,
     properties: Properties,
     source: Source,
     home: StreamHold,
     used: SmallVec<[StreamHold; 1]>,
+}
+
+/// What a copy needs to know of a buffer. Whoever has it sees to it that the buffer keeps its block meanwhile.
+#[derive(Clone, Debug)]
+pub struct Original {
+    ptr: u64,
+    bytes: usize,
+    align: usize,
+    default: i32,
+    home: StreamHold,
 }
 
 /// An allocation that was taken out of its buffer. Its resource still counts it.
@@ -67,14 +83,6 @@ pub struct Detached {
     pub resource: crate::resource::Resource,
     /// The stream in whose order it must be freed.
     pub home: StreamHold,
-}
-
-fn alive() -> Result<()> {
-    match tenure_driver::process::check() {
-        Ok(()) => Ok(()),
-        Err(tenure_driver::process::Unusable::Forked) => Err(Error::Forked),
-        Err(tenure_driver::process::Unusable::Exiting) => Err(Error::Exiting),
-    }
 }
 
 /// The resource of a call: the one that was given, or the current one of the stream's device, read here and nowhere below.
@@ -117,7 +125,7 @@ impl Buffer {
         resource: Light,
         allocate: impl FnOnce(&Named, &Request, StreamRef<'_>) -> Result<u64>,
     ) -> Result<Self> {
-        alive()?;
+        device::alive()?;
         let align = if align == 0 { DEFAULT_ALIGNMENT } else { align };
         let request = Request::checked(bytes, align, resource.id())?;
         check_home(&resource, &home)?;
@@ -133,6 +141,7 @@ impl Buffer {
             capacity: bytes,
             align,
             device,
+            default: default_of(device, &home),
             properties,
             source: Source::Resource(resource),
             home,
@@ -147,7 +156,7 @@ impl Buffer {
     /// with bytes.
     pub fn adopt(ptr: u64, bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
         use crate::error::{Misuse, MisuseKind};
-        alive()?;
+        device::alive()?;
         let align = if align == 0 { DEFAULT_ALIGNMENT } else { align };
         let request = Request::checked(bytes, align, resource.id())?;
         if ptr == 0 && bytes == 0 {
@@ -183,9 +192,19 @@ impl Buffer {
         if block.ptr != ptr {
             return wrong(MisuseKind::InteriorPointer, block.owner, block.bytes);
         }
-        if bytes > block.bytes {
+        // What is adopted now must be freed then: the very size, or one that the pool below cannot tell from it.
+        let same = |bytes: usize| match bytes == block.bytes {
+            false if is_rounding(&resource) => crate::pool::place::rounded_bytes(bytes as u64) == block.bytes as u64,
+            same => same,
+        };
+        if !same(bytes) {
             return wrong(MisuseKind::WrongSize, block.owner, block.bytes);
         }
+        if !ptr.is_multiple_of(align as u64) {
+            return wrong(MisuseKind::WrongAlignment, block.owner, block.bytes);
+        }
+        check_home(&resource, &home)?;
+        check_device(&resource, &home)?;
         let properties = resource.body().properties();
         // The allocation's own light becomes the buffer's; the one that came with the call goes.
         let counted = Light::from_raw(*resource);
@@ -196,6 +215,7 @@ impl Buffer {
             capacity: bytes,
             align,
             device: block.device,
+            default: default_of(block.device, &home),
             properties,
             source: Source::Resource(counted),
             home,
@@ -242,6 +262,7 @@ impl Buffer {
             capacity: bytes,
             align: 1,
             device,
+            default: default_of(device, &home),
             properties,
             source: Source::Foreign(Some(foreign)),
             home,
@@ -308,96 +329,152 @@ impl Buffer {
     /// needed that is kept alive. Nothing changed then.
     pub fn set_stream(&mut self, home: StreamHold) -> Result<()> {
         self.check_new_home(&home)?;
-        self.change_home(home);
+        self.remember_of_current(&home);
+        self.change_home(home.located());
         Ok(())
     }
 
     fn check_new_home(&self, home: &StreamHold) -> Result<()> {
         let Source::Resource(light) = &self.source else { return Ok(()) };
         check_home(light, home)?;
-        let Some(own) = light.body().device().filter(|own| *own >= 0) else { return Ok(()) };
-        if home.held().is_none() && home.value().is_special() {
-            return Ok(());
-        }
-        match home.as_carried().device()? {
-            Some(other) if other != own => Err(Error::invalid(format!(
-                "the stream belongs to device {other} and the buffer's {} resource to device {own}: use a stream of device \
-                 {own} as the home, and record_stream for work elsewhere",
-                light.body().kind()
-            ))),
-            _ => Ok(()),
-        }
+        check_device(light, home)
     }
 
     fn change_home(&mut self, home: StreamHold) {
         let old = std::mem::replace(&mut self.home, home);
-        self.remember(old);
+        drop(self.remember(old));
     }
 
     /// Says that work on `stream` uses the buffer: the memory is not reused before all work enqueued on it until the free.
     pub fn record_stream(&mut self, stream: StreamHold) {
-        self.remember(stream);
+        let uses = self.original().uses(stream);
+        drop(self.add_uses(uses));
     }
 
-    fn remember(&mut self, stream: StreamHold) {
-        if !stream.is_same(&self.home) && !self.used.iter().any(|u| u.is_same(&stream)) {
-            self.used.push(stream);
+    /// [`record_stream`](Self::record_stream) for what [`Original::uses`] gave. Calls nobody; gives back what the buffer knew
+    /// already, to be dropped where no lock is held.
+    pub fn add_uses(&mut self, uses: [Option<StreamHold>; 2]) -> [Option<StreamHold>; 2] {
+        if self.ptr == 0 {
+            return uses;
+        }
+        uses.map(|used| used.and_then(|used| self.remember(used)))
+    }
+
+    /// A default stream is that of the buffer's device. Where another device is current, its own may have been meant.
+    fn remember_of_current(&mut self, stream: &StreamHold) {
+        if self.ptr != 0
+            && let Some(other) = default_of_current(self.default, stream)
+        {
+            drop(self.remember(other));
         }
     }
 
-    /// Orders the home after every used stream and says with which flags the block must be freed.
-    fn settle(&self, may_call: bool) -> Result<u32> {
-        let home = self.home.as_stored();
-        let mut flags = 0;
+    /// Takes it among the used streams, or gives it back.
+    fn remember(&mut self, stream: StreamHold) -> Option<StreamHold> {
+        if stream.is_same(&self.home) || self.used.iter().any(|used| used.is_same(&stream)) {
+            return Some(stream);
+        }
+        self.used.push(stream);
+        None
+    }
+
+    /// Orders the home after every used stream and says with which flags the block must be freed. `home` is the home as the
+    /// free will name it.
+    fn settle(&self, home: StreamRef<'_>, may_call: bool) -> Result<u32> {
+        let named = home.is_live() && self.home.is_of_this_thread();
+        let mut flags = if self.home.is_of_this_thread() { 0 } else { Request::UNPROVEN };
         for used in &self.used {
-            let used = used.as_stored();
-            if !used.is_live() || !home.is_live() {
-                flags |= Request::UNPROVEN;
-            } else if may_call {
-                ops::order_after(home, used, self.device)?;
-            } else {
+            let can_be_ordered = named && used.can_be_named();
+            if can_be_ordered && !may_call {
                 return Err(Error::WouldBlock);
+            }
+            if can_be_ordered && done(ops::order_unless_capturing(home, used.as_stored(), self.default), true)? {
+                continue;
+            }
+            flags |= Request::UNPROVEN;
+            // The proof will be of the block's own device.
+            if let Some(other) = used.device().filter(|other| *other != self.default) {
+                if !may_call {
+                    return Err(Error::WouldBlock);
+                }
+                done(ops::wait_device(other), ())?;
             }
         }
         Ok(flags)
     }
 
+    /// The home, as a free names it: as `carried` by the caller of this very call, or out of the buffer's memory.
+    fn home_ref(&self, carried: bool) -> StreamRef<'_> {
+        if carried { self.home.as_carried() } else { self.home.as_stored() }
+    }
+
     fn free_block(
         &self,
-        ptr: u64,
-        capacity: usize,
+        carried: bool,
         may_call: bool,
         free: impl FnOnce(&Named, &Request, StreamRef<'_>) -> Result<()>,
     ) -> Result<()> {
         let Source::Resource(light) = &self.source else {
             return Ok(());
         };
-        if ptr == 0 || tenure_driver::process::unusable() {
+        if self.ptr == 0 || tenure_driver::process::unusable() {
             return Ok(());
         }
-        let flags = self.settle(may_call)?;
-        let request = Request { bytes: capacity, align: self.align, owner: light.id(), flags };
-        free(light, &request, self.home.as_stored())
+        let home = self.home_ref(carried);
+        let flags = self.settle(home, may_call)?;
+        let request = Request { bytes: self.capacity, align: self.align, owner: light.id(), flags };
+        free(light, &request, home)
     }
 
     /// Frees the memory now, in the order of the home stream, or of `stream`, which then becomes the home. The buffer is
     /// empty afterwards and still holds its resource.
     ///
     /// # Errors
-    /// Misuse and device faults; the buffer keeps its memory then.
+    /// Misuse and device faults; the buffer keeps its memory, its home and its used streams then.
     pub fn close(&mut self, stream: Option<StreamHold>) -> Result<()> {
-        if let Some(stream) = stream {
-            self.set_stream(stream)?;
+        let Some(stream) = stream else { return self.close_now(false) };
+        if let Source::Resource(light) = &self.source {
+            // The caller carries it, so that the free may name it also where nothing keeps it alive.
+            check_device(light, &stream)?;
         }
-        if let Source::Foreign(foreign) = &mut self.source {
-            let foreign = foreign.take();
-            let (ptr, bytes) = (self.ptr, self.bytes);
-            self.empty();
-            release_foreign(foreign, ptr, bytes, &self.home);
-            return Ok(());
+        let before = (self.home.clone(), self.used.clone());
+        self.remember_of_current(&stream);
+        self.change_home(stream.located());
+        let closed = self.close_now(true);
+        if closed.is_err() {
+            (self.home, self.used) = before;
         }
-        self.free_block(self.ptr, self.capacity, true, |n, request, s| n.body().deallocate(self.ptr, request, s))?;
+        closed
+    }
+
+    fn close_now(&mut self, carried: bool) -> Result<()> {
+        if matches!(self.source, Source::Foreign(_)) {
+            return self.close_foreign(carried);
+        }
+        self.free_block(carried, true, |n, request, s| n.body().deallocate(self.ptr, request, s))?;
         self.empty();
+        Ok(())
+    }
+
+    fn close_foreign(&mut self, carried: bool) -> Result<()> {
+        let Source::Foreign(Some(foreign)) = &self.source else {
+            self.empty();
+            return Ok(());
+        };
+        if !self.used.is_empty() && !tenure_driver::process::unusable() {
+            let flags = self.settle(self.home_ref(carried), true)?;
+            if flags & Request::UNPROVEN != 0 {
+                done(ops::wait_device(self.default), ())?;
+            } else if foreign.free.is_none() {
+                // The owner alone is told of no stream: what is ordered before the home must be over.
+                done(ops::synchronize(self.home_ref(carried), self.default), ())?;
+            }
+        }
+        let Source::Foreign(foreign) = &mut self.source else { return Ok(()) };
+        let foreign = foreign.take();
+        let (ptr, bytes) = (self.ptr, self.bytes);
+        self.empty();
+        release_foreign(foreign, ptr, bytes, &self.home);
         Ok(())
     }
 
@@ -409,7 +486,7 @@ impl Buffer {
         if matches!(self.source, Source::Foreign(Some(_))) {
             return Err(Error::WouldBlock);
         }
-        self.free_block(self.ptr, self.capacity, false, |n, request, s| n.body().try_deallocate(self.ptr, request, s))?;
+        self.free_block(false, false, |n, request, s| n.body().try_deallocate(self.ptr, request, s))?;
         self.empty();
         Ok(())
     }
@@ -440,9 +517,9 @@ impl Buffer {
     pub fn detach(&mut self) -> Result<Detached> {
         let light = self.own()?;
         if self.ptr != 0 {
-            let flags = self.settle(true)?;
+            let flags = self.settle(self.home_ref(false), true)?;
             if flags & Request::UNPROVEN != 0 {
-                ops::wait_device(self.device)?;
+                done(ops::wait_device(self.default), ())?;
             }
         }
         let detached = Detached {
@@ -498,7 +575,7 @@ impl Buffer {
 
     /// A new block of `capacity` bytes with the old contents, made on `stream`; then the old one is freed in its order.
     fn move_to(&mut self, capacity: usize, bytes: usize, stream: StreamHold) -> Result<()> {
-        alive()?;
+        device::alive()?;
         let light = self.own()?;
         self.check_new_home(&stream)?;
         let request = Request::checked(capacity, self.align, light.id())?;
@@ -506,45 +583,63 @@ impl Buffer {
         let keep = self.bytes.min(bytes);
         if keep != 0 {
             // Before anything is taken: what may fail here leaves nothing to undo.
-            self.order_before(carried)?;
+            order_before(&self.home, carried, self.default)?;
         }
-        let ptr = if capacity == 0 { 0 } else { light.body().allocate(&request, carried)? };
+        let ptr = if capacity == 0 { 0 } else { self.make_beside(light, &request, carried)? };
         // SAFETY: both blocks are live and at least this long; the old one is freed in the order of this very stream.
-        if let Err(error) = unsafe { ops::copy_async(ptr, self.ptr, keep, carried, self.device) } {
-            // The new block was made on this stream a moment ago and nothing uses it.
-            let _ = light.body().deallocate(ptr, &request, carried);
+        if let Err(error) = unsafe { ops::copy_async(ptr, self.ptr, keep, carried, self.default) } {
+            give_up(light, ptr, &request, carried);
             return Err(error);
         }
-        let (old_ptr, old_capacity) = (self.ptr, self.capacity);
-        self.change_home(stream);
-        let freed = self.free_block(old_ptr, old_capacity, true, |n, request, s| {
-            // The stream was named by the caller of this very call, so that it is alive.
-            n.body().deallocate(old_ptr, request, StreamRef { stored: false, ..s })
-        });
+        let device = if ptr != 0 && light.body().device().is_none() { device_of(light, ptr, &stream) } else { self.device };
+        let before = (self.home.clone(), self.used.clone());
+        self.change_home(stream.clone().located());
+        // The stream was named by the caller of this very call, so that it is alive.
+        let freed = self.free_block(true, true, |n, request, s| n.body().deallocate(self.ptr, request, s));
+        if let Err(error) = freed {
+            // The old block stays, and with it everything as it was; the copy that reads it is on this stream.
+            (self.home, self.used) = before;
+            give_up(self.own()?, ptr, &request, stream.as_carried());
+            drop(self.remember(stream));
+            return Err(error);
+        }
+        if device >= 0 {
+            self.default = device;
+        } else if let Some(home) = self.home.device() {
+            self.default = home;
+        }
         self.ptr = ptr;
         self.capacity = capacity;
         self.bytes = bytes;
+        self.device = device;
         self.used.clear();
-        freed
+        Ok(())
+    }
+
+    /// Allocates; on a default stream on the device of this buffer, whichever is current.
+    fn make_beside(&self, light: &Light, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+        let follows = light.body().device().is_none() && stream.object.is_none() && stream.raw.is_special();
+        let _current =
+            if follows && self.default >= 0 { Some(device::driver()?.device(self.default)?.enter()?) } else { None };
+        light.body().allocate(request, stream)
     }
 
     /// Orders work on `stream` after everything that was ordered with this buffer's home.
     ///
     /// # Errors
-    /// What the driver says.
+    /// A capturing stream; what the driver says.
     pub fn order_before(&self, stream: StreamRef<'_>) -> Result<()> {
-        let home = self.home.as_stored();
-        if home.raw == stream.raw && home.object.map(|o| o.id()) == stream.object.map(|o| o.id()) {
-            return Ok(());
-        }
-        if home.is_live() {
-            ops::order_after(stream, home, self.device)
-        } else if home.raw == stream.raw {
-            // The caller carries the very value that the buffer keeps: it is alive and the same stream, or the handle was
-            // reissued, which only happens after the old stream's work is done or by a caller who broke rule 6.
-            Ok(())
-        } else {
-            ops::wait_device(self.device)
+        order_before(&self.home, stream, self.default)
+    }
+
+    /// What a copy needs to know.
+    pub fn original(&self) -> Original {
+        Original {
+            ptr: self.ptr,
+            bytes: self.bytes,
+            align: self.align,
+            default: self.default,
+            home: self.home.clone(),
         }
     }
 
@@ -553,17 +648,9 @@ impl Buffer {
     /// # Errors
     /// Those of an allocation and of a copy; nothing is left behind.
     pub fn copy(&mut self, stream: StreamHold, resource: Light) -> Result<Self> {
-        let mut copy = Self::create(self.bytes, self.align.max(DEFAULT_ALIGNMENT), stream.clone(), resource)?;
-        if self.bytes != 0 {
-            let copied = self.order_before(stream.as_carried()).and_then(|()| {
-                // SAFETY: both blocks are live; the copy's home is this stream, and this buffer records it as used below.
-                unsafe { ops::copy_async(copy.ptr, self.ptr, self.bytes, stream.as_carried(), copy.device) }
-            });
-            if let Err(error) = copied {
-                copy.close(None)?;
-                return Err(error);
-            }
-            self.record_stream(stream);
+        let (copy, used) = self.original().copy(stream, resource)?;
+        if copy.bytes != 0 {
+            self.record_stream(used);
         }
         Ok(copy)
     }
@@ -582,12 +669,125 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.ptr != 0
-            && let Err(error) = self.close(None)
-        {
+        let holds = self.ptr != 0 || matches!(self.source, Source::Foreign(Some(_)));
+        if holds && let Err(error) = self.close(None) {
             crate::misuse::report(&error);
             self.abandon();
         }
+    }
+}
+
+impl Original {
+    /// What is to be recorded when `stream`, which the caller carries, is declared as used.
+    pub fn uses(&self, stream: StreamHold) -> [Option<StreamHold>; 2] {
+        let other = default_of_current(self.default, &stream);
+        [Some(stream.located()), other]
+    }
+
+    /// A copy made on `stream` under `resource`, and the stream that the original must record as used: the default stream of
+    /// the copy's device, where that is another one.
+    ///
+    /// # Errors
+    /// Those of an allocation and of a copy; nothing is left behind.
+    pub fn copy(&self, stream: StreamHold, resource: Light) -> Result<(Buffer, StreamHold)> {
+        let mut copy = Buffer::create(self.bytes, self.align.max(DEFAULT_ALIGNMENT), stream.clone(), resource)?;
+        let is_default = stream.held().is_none() && stream.value().is_special();
+        let on = if is_default && copy.default >= 0 && copy.default != self.default {
+            StreamHold::object(StreamObject::immortal(stream.value(), copy.default))
+        } else {
+            stream.clone()
+        };
+        if self.bytes != 0 {
+            let copied = order_before(&self.home, on.as_carried(), self.default).and_then(|()| {
+                // SAFETY: both blocks are live; the copy's home is this stream, and the original records it as used.
+                unsafe { ops::copy_async(copy.ptr, self.ptr, self.bytes, on.as_carried(), copy.default) }
+            });
+            if let Err(error) = copied {
+                // A failure is reported when the copy is dropped.
+                let _ = copy.close(Some(stream));
+                return Err(error);
+            }
+        }
+        Ok((copy, on))
+    }
+}
+
+/// Orders work on `stream` after everything that was ordered with `home`; default streams are those of `default`.
+fn order_before(home: &StreamHold, stream: StreamRef<'_>, default: i32) -> Result<()> {
+    let carries_home = home.value() == stream.raw && home.is_of_this_thread();
+    if carries_home && home.held().map(|o| o.id()) == stream.object.map(StreamObject::id) {
+        return Ok(());
+    }
+    if home.can_be_named() {
+        if ops::order_unless_capturing(stream, home.as_stored(), default)? {
+            return Ok(());
+        }
+        return Err(Error::Unsupported(
+            "the stream or the buffer's own is capturing, and an order between the two would end the capture or make the \
+             other a part of it: work on the buffer before or after the capture"
+                .into(),
+        ));
+    }
+    if carries_home && home.held().is_none() {
+        // The caller carries the very value that the buffer keeps: it is alive and the same stream, or the handle was
+        // reissued, which only happens after the old stream's work is done or by a caller who broke rule 6.
+        return Ok(());
+    }
+    ops::wait_device(home.device().unwrap_or(default))
+}
+
+/// For frees: `lost` where the device is lost for good or was never there, so that nothing can be waited for.
+fn done<T>(result: Result<T>, lost: T) -> Result<T> {
+    match result {
+        Err(Error::Device(e)) if e.is_sticky() || e.is_context_gone() => Ok(lost),
+        Err(Error::NoDevice(_)) => Ok(lost),
+        other => other,
+    }
+}
+
+/// True where the blocks of the resource are a pool's, whose sizes are rounded.
+fn is_rounding(resource: &Named) -> bool {
+    if resource.downcast::<crate::pool::Pool>().is_some() {
+        return true;
+    }
+    // An adaptor shows its upstream's blocks; a pool shows its own.
+    resource.body().upstream().is_some_and(|upstream| is_rounding(upstream))
+}
+
+/// A resource of one device frees on streams of that device.
+fn check_device(resource: &Named, home: &StreamHold) -> Result<()> {
+    let Some(own) = resource.body().device().filter(|own| *own >= 0) else { return Ok(()) };
+    if home.held().is_none() && home.value().is_special() {
+        return Ok(());
+    }
+    match home.as_carried().device()? {
+        Some(other) if other != own => Err(Error::invalid(format!(
+            "the stream belongs to device {other} and the buffer's {} resource to device {own}: use a stream of device \
+             {own} as the home, and record_stream for work elsewhere",
+            resource.body().kind()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The default stream of the current device, where `stream` is a default one and a buffer takes it for another device's.
+fn default_of_current(default: i32, stream: &StreamHold) -> Option<StreamHold> {
+    if stream.held().is_some() || !stream.value().is_special() {
+        return None;
+    }
+    let now = device::current().ok().filter(|now| *now != default)?;
+    Some(StreamHold::object(StreamObject::immortal(stream.value(), now)))
+}
+
+/// The device whose default streams a buffer means.
+fn default_of(device: i32, home: &StreamHold) -> i32 {
+    if device >= 0 {
+        return device;
+    }
+    // Memory of the host: what its maker took the stream for.
+    match home.as_carried().device() {
+        Ok(Some(device)) => device,
+        _ => -1,
     }
 }
 
@@ -601,6 +801,18 @@ fn check_home(resource: &Named, home: &StreamHold) -> Result<()> {
          or state stream_outlives_buffer when the resource is made",
         resource.body().kind()
     )))
+}
+
+/// Gives a block back that was made a moment ago and that nobody has. Where even that fails it is reported and stays live,
+/// with a reference of its own.
+fn give_up(resource: &Named, ptr: u64, request: &Request, stream: StreamRef<'_>) {
+    if ptr == 0 {
+        return;
+    }
+    if let Err(error) = resource.body().deallocate(ptr, request, stream) {
+        crate::misuse::report(&error);
+        resource.take_light();
+    }
 }
 
 fn release_foreign(foreign: Option<Foreign>, ptr: u64, bytes: usize, home: &StreamHold) {

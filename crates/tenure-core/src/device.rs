@@ -12,16 +12,26 @@
 //! caller carries asks whether it is capturing; what is not a question runs inside [`on`], under the relaxed capture
 //! mode. `cuCtxSynchronize`, which ends captures even there, is not used: [`prove`] waits for a device by the free of a
 //! small plain block, which the driver makes wait for everything on it.
-//!
-//! Unsafe here: the free of that block.
 
-use tenure_driver::sys::CUDA_ERROR_CONTEXT_IS_DESTROYED;
-use tenure_driver::{CaptureStatus, Device, Driver, DriverError, LoadError, RawStream, RelaxedCapture};
+use tenure_driver::process::{self, Unusable};
+use tenure_driver::{CaptureStatus, Device, Driver, LoadError, RawStream, RelaxedCapture};
 
 use crate::error::{Error, OutOfMemory, Result};
 use crate::resource::{Info, MemoryResource, Request};
 use crate::stream::StreamRef;
-use crate::sync::{Condvar, Mutex, OnceCell};
+use crate::sync::OnceCell;
+
+/// Whether memory may be made and used in this process at all.
+///
+/// # Errors
+/// [`Error::Forked`], [`Error::Exiting`].
+pub fn alive() -> Result<()> {
+    match process::check() {
+        Ok(()) => Ok(()),
+        Err(Unusable::Forked) => Err(Error::Forked),
+        Err(Unusable::Exiting) => Err(Error::Exiting),
+    }
+}
 
 /// The driver of the process, loaded and initialised at the first call.
 ///
@@ -86,19 +96,27 @@ pub fn memory_info(device: i32) -> Result<(u64, u64)> {
 pub fn on<R>(device: i32, f: impl FnOnce() -> Result<R>) -> Result<R> {
     let driver = driver()?;
     let device = driver.device(device)?;
-    refuse_dead(device)?;
+    device.refuse_dead()?;
     let _current = device.enter()?;
     let _relaxed = RelaxedCapture::enter(driver)?;
     f()
 }
 
-/// After a reset of the device (`cudaDeviceReset`) nothing that was made before exists any more: its addresses and
-/// handles may be somebody else's by now, and no driver call may name them.
-fn refuse_dead(device: &Device) -> Result<()> {
-    if device.context_is_alive()? {
-        return Ok(());
+/// [`on`] for a request that names `stream`, which belongs to `device` and must not be capturing: each question is asked
+/// once.
+///
+/// # Errors
+/// Those of [`on`], and of [`refuse_capturing`]: then `f` did not run.
+pub fn on_stream<R>(stream: StreamRef<'_>, device: i32, kind: &str, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let driver = driver()?;
+    let device = driver.device(device)?;
+    device.refuse_dead()?;
+    let _current = device.enter()?;
+    if stream.is_live() && driver.stream_capture_status(stream.raw)? != CaptureStatus::None {
+        return Err(capturing_error(kind));
     }
-    Err(Error::Device(DriverError::new("cuCtxGetId", CUDA_ERROR_CONTEXT_IS_DESTROYED)))
+    let _relaxed = RelaxedCapture::enter(driver)?;
+    f()
 }
 
 /// The device that a stream belongs to, where `default` is the device whose default streams are meant. `None` for a
@@ -137,24 +155,25 @@ pub fn refuse_capturing(stream: StreamRef<'_>, device: i32, kind: &str) -> Resul
     if !stream.is_live() {
         return Ok(());
     }
-    let driver = driver()?;
-    let ask = || driver.stream_capture_status(stream.raw);
-    // A default stream is that of the current device; any other says by itself whose it is.
-    let capturing = if stream.raw.is_special() {
-        let device = driver.device(device)?;
-        refuse_dead(device)?;
-        let _current = device.enter()?;
-        ask()
-    } else {
-        ask()
-    };
-    match capturing {
-        Ok(CaptureStatus::None) => Ok(()),
-        // A capture that was invalidated goes on until somebody ends it. `Implicit`: the legacy stream, while a blocking
-        // stream captures.
-        Ok(_) => Err(capturing_error(kind)),
-        Err(e) => Err(e.into()),
+    if is_capturing(stream, driver()?.device(device)?)? {
+        return Err(capturing_error(kind));
     }
+    Ok(())
+}
+
+/// Whether a live stream is capturing, or, of the legacy stream, a stream that synchronises with it. A capture that was
+/// invalidated goes on until somebody ends it. A default stream is that of `device`; any other says by itself whose it is.
+///
+/// # Errors
+/// What the driver says of the handle.
+pub(crate) fn is_capturing(stream: StreamRef<'_>, device: &Device) -> Result<bool> {
+    let _current = if stream.raw.is_special() {
+        device.refuse_dead()?;
+        Some(device.enter()?)
+    } else {
+        None
+    };
+    Ok(device.driver().stream_capture_status(stream.raw)? != CaptureStatus::None)
 }
 
 fn capturing_error(kind: &str) -> Error {
@@ -186,121 +205,23 @@ pub fn wait_stream_ref(stream: StreamRef<'_>, device: i32) -> Result<()> {
     }
 }
 
-/// Bytes of the block whose free is a proof.
-const SPARE: usize = 256;
-
-/// The proofs of one device. One runs at a time, and whoever asked before it began has its answer from it.
-#[derive(Default)]
-struct Proofs {
-    /// Number of the last one that began, and of the last that succeeded.
-    begun: u64,
-    done: u64,
-    running: bool,
-    /// The block that the next one frees.
-    spare: Option<u64>,
-}
-
-#[derive(Default)]
-struct Gate {
-    proofs: Mutex<Proofs>,
-    ended: Condvar,
-}
-
-fn gate(device: i32) -> Result<&'static Gate> {
-    static GATES: OnceCell<Box<[Gate]>> = OnceCell::new();
-    let gates = match GATES.get() {
-        Some(gates) => gates,
-        None => {
-            // Asked outside the cell, which is locked while it is filled.
-            let count = count()?;
-            GATES.get_or_init(|| (0..count).map(|_| Gate::default()).collect())
-        }
-    };
-    let index = check(device)? as usize;
-    gates.get(index).ok_or_else(|| Error::Internal(format!("device {device} has appeared after the others")))
-}
-
-/// Keeps a block for the next proof, or frees it if there is one already.
-fn keep_spare(gate: &Gate, device: &Device, block: u64) {
-    {
-        let mut proofs = gate.proofs.lock();
-        if proofs.spare.is_none() {
-            proofs.spare = Some(block);
-            return;
-        }
-    }
-    // SAFETY: made for this purpose, and nobody else has its address. A failure loses 256 bytes.
-    let _ = unsafe { device.free(block) };
-}
-
 /// Takes the small block now whose free will be a proof later, so that [`prove`] works when the device is full.
 ///
 /// # Errors
 /// What the driver says.
 pub fn prepare_proof(device: i32) -> Result<()> {
-    let gate = gate(device)?;
-    if gate.proofs.lock().spare.is_some() {
-        return Ok(());
-    }
-    let device = driver()?.device(device)?;
-    refuse_dead(device)?;
-    keep_spare(gate, device, device.alloc(SPARE)?);
-    Ok(())
+    Ok(driver()?.device(check(device)?)?.prepare_wait()?)
 }
 
 /// Waits until everything that was queued on `device` before this call has run, on whatever stream, also on streams
 /// that have been destroyed meanwhile. Ends no capture; other threads' event records wait meanwhile. Threads that ask
-/// while one proof runs share the next.
+/// while one proof runs share the next ([`Device::wait_for_all_work`]).
 ///
 /// # Errors
 /// What the driver says; nothing is proven then, and nothing is lost. Out of memory only where [`prepare_proof`] was
 /// not called and 256 bytes are not to be had.
 pub fn prove(device: i32) -> Result<()> {
-    let gate = gate(device)?;
-    let device = driver()?.device(device)?;
-    refuse_dead(device)?;
-    let (number, spare) = {
-        let mut proofs = gate.proofs.lock();
-        // One that has begun already may have missed work that was queued since.
-        let needed = proofs.begun + 1;
-        while proofs.running {
-            gate.ended.wait(&mut proofs);
-            if proofs.done >= needed {
-                return Ok(());
-            }
-        }
-        proofs.running = true;
-        proofs.begun += 1;
-        (proofs.begun, proofs.spare.take())
-    };
-    let proved = free_spare(gate, device, spare);
-    {
-        let mut proofs = gate.proofs.lock();
-        proofs.running = false;
-        if proved.is_ok() {
-            proofs.done = number;
-        }
-    }
-    gate.ended.notify_all();
-    proved
-}
-
-/// One proof, with no lock held.
-fn free_spare(gate: &Gate, device: &Device, spare: Option<u64>) -> Result<()> {
-    let block = match spare {
-        Some(block) => block,
-        None => device.alloc(SPARE)?,
-    };
-    // SAFETY: a spare block holds nothing; it was taken out of the gate, so that this call alone frees it.
-    if let Err(e) = unsafe { device.free(block) } {
-        keep_spare(gate, device, block);
-        return Err(e.into());
-    }
-    // The next one, while memory is there. A failure costs the next proof an allocation.
-    if let Ok(next) = device.alloc(SPARE) {
-        keep_spare(gate, device, next);
-    }
-    Ok(())
+    Ok(driver()?.device(check(device)?)?.wait_for_all_work()?)
 }
 
 /// For frees: a device that is lost for good has nothing left to wait for.

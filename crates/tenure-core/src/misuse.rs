@@ -7,6 +7,13 @@ use crate::error::Error;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 
+/// One line on stderr. Where that is closed or a pipe that nobody reads the line is lost, and nothing else: `eprintln!`
+/// would panic, in a destructor.
+pub(crate) fn say(line: std::fmt::Arguments<'_>) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Called with one line for each report.
 pub type Handler = dyn Fn(&str) + Send + Sync;
 
@@ -24,14 +31,13 @@ pub fn set_handler(handler: Option<Arc<Handler>>) -> Option<Arc<Handler>> {
 }
 
 /// Reports a failed free. `TENURE_ON_MISUSE=abort` ends the process instead, for finding the place in a debugger.
-#[allow(clippy::print_stderr, reason = "the default handler is a line on stderr")]
 pub fn report(error: &Error) {
     COUNT.fetch_add(1, Ordering::Relaxed);
     let handler = HANDLER.lock().clone();
     match handler {
         Some(handler) => handler(&error.to_string()),
         None => {
-            eprintln!("tenure: a free went wrong and was not done: {error}");
+            say(format_args!("tenure: a free went wrong and was not done: {error}"));
             if std::env::var_os("TENURE_ON_MISUSE").is_some_and(|v| v == "abort") {
                 std::process::abort();
             }

@@ -3,11 +3,12 @@
 //! A default stream is that of `device`, the device of the memory it is about, and not of whatever happens to be current on
 //! the calling thread (`ownership.md`, rule 6).
 
-use tenure_driver::{Device, Event};
+use tenure_driver::{Current, Device, Event};
 
 use crate::device;
 use crate::error::Result;
 use crate::stream::StreamRef;
+use crate::sync::{Lazy, Mutex};
 
 fn device_of(stream: StreamRef<'_>, default: i32) -> Result<&'static Device> {
     let ordinal = match device::home_of(stream, default)? {
@@ -17,21 +18,68 @@ fn device_of(stream: StreamRef<'_>, default: i32) -> Result<&'static Device> {
     Ok(device::driver()?.device(ordinal)?)
 }
 
+/// The device of `stream`, current until the guard goes. An error once somebody has reset it: its streams are gone then.
+fn enter(stream: StreamRef<'_>, default: i32) -> Result<(&'static Device, Current)> {
+    let device = device_of(stream, default)?;
+    device.refuse_dead()?;
+    Ok((device, device.enter()?))
+}
+
+/// Most events kept for each device.
+const EVENTS: usize = 64;
+
+/// Events that nobody uses: making one and ending it costs more than recording it and waiting for it. An event may be
+/// recorded again as soon as the wait for it is enqueued.
+static SPARE_EVENTS: Lazy<Vec<Mutex<Vec<Event>>>> =
+    Lazy::new(|| (0..crate::current::MAX_DEVICES).map(|_| Mutex::new(Vec::new())).collect());
+
 /// Makes later work of `stream` wait for the work enqueued on `other` so far. Both are live; a default stream is that of
 /// `default`. The host does not wait.
 ///
 /// # Errors
 /// What the driver says.
 pub fn order_after(stream: StreamRef<'_>, other: StreamRef<'_>, default: i32) -> Result<()> {
-    if stream.raw == other.raw && device_of(stream, default)?.ordinal() == device_of(other, default)?.ordinal() {
+    let (waiter, recorder) = (device_of(stream, default)?, device_of(other, default)?);
+    if stream.raw == other.raw && waiter.ordinal() == recorder.ordinal() {
         return Ok(());
     }
+    recorder.refuse_dead()?;
+    if waiter.ordinal() != recorder.ordinal() {
+        waiter.refuse_dead()?;
+    }
+    let shelf = SPARE_EVENTS.get(recorder.ordinal() as usize);
+    // In a statement of its own: no driver call is made, and no event ended, under the lock.
+    let spare = shelf.and_then(|shelf| shelf.lock().pop());
     // Events belong to the context of the stream that records them; any stream may wait for them.
-    let event = Event::new(device_of(other, default)?)?;
-    event.record(other.raw)?;
-    let waiter = device_of(stream, default)?;
-    let _current = waiter.enter()?;
-    Ok(stream.raw.wait_event(&event)?)
+    let event = match spare {
+        Some(event) => event,
+        None => Event::new(recorder)?,
+    };
+    let ordered = event.record(other.raw).and_then(|()| {
+        let _current = waiter.enter()?;
+        stream.raw.wait_event(&event)
+    });
+    if let Some(shelf) = shelf {
+        let mut shelf = shelf.lock();
+        if shelf.len() < EVENTS {
+            shelf.push(event);
+        }
+    }
+    Ok(ordered?)
+}
+
+/// [`order_after`], unless one of the two is capturing: that would end its capture, or make the other a part of it. Says
+/// whether the order stands.
+///
+/// # Errors
+/// What the driver says.
+pub fn order_unless_capturing(stream: StreamRef<'_>, other: StreamRef<'_>, default: i32) -> Result<bool> {
+    for asked in [stream, other] {
+        if device::is_capturing(asked, device_of(asked, default)?)? {
+            return Ok(false);
+        }
+    }
+    order_after(stream, other, default).map(|()| true)
 }
 
 /// Copies `bytes` bytes between any two kinds of memory, in the order of `stream`.
@@ -45,8 +93,7 @@ pub unsafe fn copy_async(to: u64, from: u64, bytes: usize, stream: StreamRef<'_>
     if bytes == 0 {
         return Ok(());
     }
-    let device = device_of(stream, default)?;
-    let _current = device.enter()?;
+    let (device, _current) = enter(stream, default)?;
     // SAFETY: by this function's contract.
     Ok(unsafe { device.driver().copy_async(to, from, bytes, stream.raw) }?)
 }
@@ -62,8 +109,7 @@ pub unsafe fn fill_async(to: u64, value: u8, bytes: usize, stream: StreamRef<'_>
     if bytes == 0 {
         return Ok(());
     }
-    let device = device_of(stream, default)?;
-    let _current = device.enter()?;
+    let (device, _current) = enter(stream, default)?;
     // SAFETY: by this function's contract.
     Ok(unsafe { device.driver().fill_async(to, value, bytes, stream.raw) }?)
 }
@@ -73,8 +119,7 @@ pub unsafe fn fill_async(to: u64, value: u8, bytes: usize, stream: StreamRef<'_>
 /// # Errors
 /// What the driver says, faults of that work included.
 pub fn synchronize(stream: StreamRef<'_>, default: i32) -> Result<()> {
-    let device = device_of(stream, default)?;
-    let _current = device.enter()?;
+    let (device, _current) = enter(stream, default)?;
     Ok(device.driver().stream_synchronize(stream.raw)?)
 }
 
@@ -83,8 +128,7 @@ pub fn synchronize(stream: StreamRef<'_>, default: i32) -> Result<()> {
 /// # Errors
 /// What the driver says, faults of that work included.
 pub fn is_idle(stream: StreamRef<'_>, default: i32) -> Result<bool> {
-    let device = device_of(stream, default)?;
-    let _current = device.enter()?;
+    let (device, _current) = enter(stream, default)?;
     Ok(device.driver().stream_query(stream.raw)?)
 }
 

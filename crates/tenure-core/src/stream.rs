@@ -9,9 +9,12 @@
 //!
 //! [`StreamRef`] is what a call carries, [`StreamHold`] what a buffer keeps.
 
+use std::cell::Cell;
+
 use tenure_driver::RawStream;
 
 use crate::error::{Payload, Result};
+use crate::resource::registry;
 use crate::sync::{Arc, OnceCell};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,6 +27,8 @@ enum Keeper {
     Foreign(#[allow(dead_code, reason = "held for its drop")] Option<Payload>),
     /// Never destroyed by its library.
     Immortal,
+    /// Another object took over what there is to do at the end.
+    MovedOn,
 }
 
 /// A stream that lives while something names it.
@@ -92,6 +97,13 @@ impl StreamObject {
     pub fn is_own(&self) -> bool {
         matches!(self.keeper, Keeper::Own)
     }
+
+    /// False when somebody has reset its device: the stream went with the context, and no driver call may name it.
+    fn is_there(&self) -> bool {
+        crate::device::driver()
+            .and_then(|driver| Ok(driver.device(self.device)?.context_is_alive()?))
+            .unwrap_or(false)
+    }
 }
 
 impl Drop for StreamObject {
@@ -99,23 +111,50 @@ impl Drop for StreamObject {
         if let Some((handle, ended)) = self.seat.get() {
             ended(*handle);
         }
+        let keeper = std::mem::replace(&mut self.keeper, Keeper::MovedOn);
         if tenure_driver::process::unusable() {
             // Exit and fork: no driver call, and nothing of another language is entered.
-            if let Keeper::Foreign(owner) = &mut self.keeper {
-                std::mem::forget(owner.take());
-            }
+            std::mem::forget(keeper);
             return;
         }
-        // The last call that can carry this stream: pools that hold blocks freed on it record their proof now.
-        crate::resource::registry::stream_closing(StreamRef { raw: self.raw, object: Some(self), stored: false });
-        if matches!(self.keeper, Keeper::Own)
-            && let Ok(driver) = crate::device::driver()
-        {
-            // A failure here (a device fault, say) leaves a stream to the driver's own clean-up; nothing can be done.
-            // SAFETY: tenure made the stream, this object is its only owner, and nothing names it any more.
-            let _ = unsafe { driver.stream_destroy(self.raw) };
+        // A default stream has no end. Of another one this is the last call that can carry it.
+        let ends = !self.raw.is_special() && !matches!(keeper, Keeper::MovedOn);
+        if !registry::may_wait() && (ends || matches!(keeper, Keeper::Foreign(Some(_)))) {
+            let seat = OnceCell::new();
+            registry::defer_stream(Self { raw: self.raw, device: self.device, id: self.id, keeper, seat });
+            return;
         }
+        if ends && self.is_there() {
+            // Pools that hold blocks freed on it record their proof now.
+            registry::stream_closing(StreamRef { raw: self.raw, object: Some(self), stored: false });
+            if matches!(keeper, Keeper::Own)
+                && let Ok(driver) = crate::device::driver()
+            {
+                // A failure (a device fault, say) leaves a stream to the driver's own clean-up; nothing can be done.
+                // SAFETY: tenure made the stream, this object is its only owner, and nothing names it any more.
+                let _ = unsafe { driver.stream_destroy(self.raw) };
+            }
+        }
+        // Last of all the foreign owner.
+        drop(keeper);
     }
+}
+
+thread_local! {
+    static THREAD: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A number that no other thread of the process ever has.
+fn this_thread() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    THREAD
+        .try_with(|cell| {
+            if cell.get() == 0 {
+                cell.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            }
+            cell.get()
+        })
+        .unwrap_or(0)
 }
 
 /// A stream as one call carries it.
@@ -173,17 +212,44 @@ impl StreamRef<'_> {
 pub struct StreamHold {
     raw: RawStream,
     object: Option<Arc<StreamObject>>,
+    /// Whose it is, of the per-thread default stream: a number of the thread that named it; else 0.
+    thread: u64,
+    /// The device of a raw value, where it was asked for while the value was carried; else -1.
+    device: i32,
 }
 
 impl StreamHold {
+    fn new(raw: RawStream, object: Option<Arc<StreamObject>>) -> Self {
+        Self { raw, object, thread: if raw.is_per_thread() { this_thread() } else { 0 }, device: -1 }
+    }
+
     /// Keeps an object.
     pub fn object(object: Arc<StreamObject>) -> Self {
-        Self { raw: object.raw(), object: Some(object) }
+        Self::new(object.raw(), Some(object))
     }
 
     /// Keeps a raw value: nothing keeps the stream alive.
     pub fn raw(raw: RawStream) -> Self {
-        Self { raw, object: None }
+        Self::new(raw, None)
+    }
+
+    /// Notes the device of a raw value that the caller has just named: later nobody may ask it.
+    pub(crate) fn located(mut self) -> Self {
+        if self.object.is_none()
+            && !self.raw.is_special()
+            && let Ok(Some(device)) = self.as_carried().device()
+        {
+            self.device = device;
+        }
+        self
+    }
+
+    /// The device, as far as it is known: not of a default stream that came without an object.
+    pub fn device(&self) -> Option<i32> {
+        match &self.object {
+            Some(object) => Some(object.device()),
+            None => (self.device >= 0).then_some(self.device),
+        }
     }
 
     /// As an argument, marked as stored: nobody may take a raw value for alive.
@@ -196,9 +262,23 @@ impl StreamHold {
         StreamRef { raw: self.raw, object: self.object.as_deref(), stored: false }
     }
 
+    /// True when a driver call of this thread, long after the stream was named, can name it: it is alive for certain, and
+    /// not the default stream of another thread, whose value here means this thread's.
+    pub fn can_be_named(&self) -> bool {
+        self.is_of_this_thread() && self.as_stored().is_live()
+    }
+
+    /// False for the default stream of another thread.
+    pub fn is_of_this_thread(&self) -> bool {
+        self.thread == 0 || self.thread == this_thread()
+    }
+
     /// True when both name one stream.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.raw == other.raw && self.object.as_ref().map(|o| o.id()) == other.object.as_ref().map(|o| o.id())
+        let id = |hold: &Self| hold.object.as_ref().map(|object| object.id());
+        self.raw == other.raw
+            && self.thread == other.thread
+            && if self.raw.is_special() { self.device() == other.device() } else { id(self) == id(other) }
     }
 
     /// The driver's value.

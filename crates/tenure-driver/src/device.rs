@@ -13,7 +13,7 @@ use crate::driver::{Driver, HostFlags, MemoryInfo};
 use crate::error::DriverError;
 use crate::load::DeviceError;
 use crate::stream::RelaxedCapture;
-use crate::sync::{Mutex, OnceCell};
+use crate::sync::{Condvar, Mutex, OnceCell};
 use crate::sys::*;
 
 type Result<T> = core::result::Result<T, DriverError>;
@@ -102,8 +102,20 @@ pub struct Device {
     handle: CUdevice,
     properties: OnceCell<Properties>,
     context: OnceCell<Context>,
-    /// The block that [`Device::wait_for_all_work`] frees.
-    spare: Mutex<Option<CUdeviceptr>>,
+    proofs: Mutex<Proofs>,
+    /// Told when a proof has ended.
+    proof_ended: Condvar,
+}
+
+/// The proofs of one device. One runs at a time, and whoever asked before it began has its answer from it.
+#[derive(Debug, Default)]
+struct Proofs {
+    /// Number of the last one that began, and of the last that succeeded.
+    begun: u64,
+    done: u64,
+    running: bool,
+    /// The block that the next one frees.
+    spare: Option<CUdeviceptr>,
 }
 
 /// Bytes of the block kept for the device proof.
@@ -138,7 +150,8 @@ impl Driver {
                     handle: self.device_handle(ordinal)?,
                     properties: OnceCell::new(),
                     context: OnceCell::new(),
-                    spare: Mutex::new(None),
+                    proofs: Mutex::new(Proofs::default()),
+                    proof_ended: Condvar::new(),
                 })
             })
             .collect()
@@ -340,13 +353,12 @@ impl Device {
             return Ok(true);
         };
         let driver = self.driver();
-        if !driver.primary_context_state(self.handle)?.1 {
-            return Ok(false);
-        }
         if context.id == 0 {
-            return Ok(true);
+            return Ok(driver.primary_context_state(self.handle)?.1);
         }
-        // SAFETY: the primary context exists, and the driver keeps one address for it per device.
+        // One question is enough (measured on CUDA 13): while the context is gone the driver answers 709, and once it was
+        // made anew, with another number.
+        // SAFETY: the driver keeps one address for the primary context of a device, whether the context exists or not.
         match unsafe { driver.context_id(context.raw) } {
             Ok(id) => Ok(id == context.id),
             Err(error) if error.is_context_gone() => Ok(false),
@@ -470,22 +482,23 @@ impl Device {
     /// # Errors
     /// [Out of memory](DriverError::is_out_of_memory); what the driver says.
     pub fn prepare_wait(&self) -> Result<()> {
-        if self.spare.lock().is_some() {
+        if self.proofs.lock().spare.is_some() {
             return Ok(());
         }
-        let block = self.alloc(SPARE_BYTES)?;
-        self.keep_spare(block);
+        self.refuse_dead()?;
+        self.keep_spare(self.alloc(SPARE_BYTES)?);
         Ok(())
     }
 
     /// Keeps a block as the spare, or frees it if there is one.
     fn keep_spare(&self, block: CUdeviceptr) {
-        let mut spare = self.spare.lock();
-        if spare.is_none() {
-            *spare = Some(block);
-            return;
+        {
+            let mut proofs = self.proofs.lock();
+            if proofs.spare.is_none() {
+                proofs.spare = Some(block);
+                return;
+            }
         }
-        drop(spare);
         // SAFETY: made for this purpose; nobody else has its address. A failure loses 256 bytes.
         let _ = unsafe { self.free(block) };
     }
@@ -494,25 +507,71 @@ impl Device {
     /// leaves captures alone. It frees a plain block of 256 bytes, which the driver lets wait for everything (streams
     /// destroyed while busy and default streams of ended threads included), and takes a new one.
     ///
-    /// While it waits, other threads' driver calls may wait too: the caller makes one at a time, and holds no lock.
+    /// One proof runs at a time, and threads that ask meanwhile share the next one. While it waits, other threads' driver
+    /// calls may wait too: the caller holds no lock.
     ///
     /// # Errors
-    /// What the driver says, faults of earlier work included. Nothing is proven then.
+    /// What the driver says, faults of earlier work included; code 709 when somebody has reset the device. Nothing is
+    /// proven then, and nothing is lost. Out of memory only where [`prepare_wait`](Self::prepare_wait) was not called.
     pub fn wait_for_all_work(&self) -> Result<()> {
-        // In a statement of its own, so that the lock is not held while the driver is called.
-        let spare = self.spare.lock().take();
+        self.refuse_dead()?;
+        let (number, spare) = {
+            let mut proofs = self.proofs.lock();
+            // One that has begun already may have missed work that was queued since.
+            let needed = proofs.begun + 1;
+            while proofs.running {
+                self.proof_ended.wait(&mut proofs);
+                if proofs.done >= needed {
+                    return Ok(());
+                }
+            }
+            proofs.running = true;
+            proofs.begun += 1;
+            (proofs.begun, proofs.spare.take())
+        };
+        let proved = self.free_spare(spare);
+        {
+            let mut proofs = self.proofs.lock();
+            proofs.running = false;
+            if proved.is_ok() {
+                proofs.done = number;
+            }
+        }
+        self.proof_ended.notify_all();
+        proved
+    }
+
+    /// One proof, with no lock held.
+    fn free_spare(&self, spare: Option<CUdeviceptr>) -> Result<()> {
         let block = match spare {
             Some(block) => block,
             None => self.alloc(SPARE_BYTES)?,
         };
-        // After a failure the block counts as gone: the code may be that of earlier work, with the block freed, and an
-        // address that was freed may be somebody else's by the next try.
-        // SAFETY: made for this purpose; nobody else has its address.
-        unsafe { self.free(block) }?;
+        // SAFETY: a spare block holds nothing; it was taken out of the list, so that this call alone frees it.
+        if let Err(error) = unsafe { self.free(block) } {
+            // After a fault that stays the driver may have freed it all the same: the address is nobody's any more.
+            if !error.is_sticky() && !error.is_context_gone() {
+                self.keep_spare(block);
+            }
+            return Err(error);
+        }
+        // The next one, while memory is there. A failure costs the next proof an allocation.
         if let Ok(next) = self.alloc(SPARE_BYTES) {
             self.keep_spare(next);
         }
         Ok(())
+    }
+
+    /// After a reset of the device (`cudaDeviceReset`) nothing that was made before exists any more: its addresses and
+    /// handles may be somebody else's by now, and no driver call may name them.
+    ///
+    /// # Errors
+    /// Code 709 then; what the driver says.
+    pub fn refuse_dead(&self) -> Result<()> {
+        if self.context_is_alive()? {
+            return Ok(());
+        }
+        Err(DriverError::new("cuCtxGetId", CUDA_ERROR_CONTEXT_IS_DESTROYED))
     }
 }
 

@@ -16,7 +16,7 @@
 //! * A callback that, directly or not, comes back to a callback resource more than [`MAX_DEPTH`] times on one thread
 //!   gets an error instead of a stack overflow.
 //! * A callback never gets a stream that may be dead: a free with a raw stream out of a buffer's memory waits for the
-//!   device and then names the default stream.
+//!   device and then names the default stream. With a default stream its device is current, whatever the caller's is.
 //!
 //! # Cost
 //! The callback's own, and two locked map operations for an allocation and its free.
@@ -24,6 +24,8 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::ffi::c_void;
+
+use tenure_driver::Current;
 
 use crate::device;
 use crate::error::{Error, Result};
@@ -85,9 +87,10 @@ pub trait Callbacks: Send + Sync + 'static {
     }
 
     /// Told of a free that the user's function failed. The block counts as freed. By default one line on stderr.
-    #[allow(clippy::print_stderr, reason = "what a destructor cannot return must be seen somewhere")]
     fn failed_free(&self, ptr: u64, bytes: usize, error: Error) {
-        eprintln!("tenure: a deallocation callback failed for {ptr:#x} ({bytes} bytes), which counts as freed: {error}");
+        crate::misuse::say(format_args!(
+            "tenure: a deallocation callback failed for {ptr:#x} ({bytes} bytes), which counts as freed: {error}"
+        ));
     }
 
     /// The object that the functions belong to, for the face that made it.
@@ -225,6 +228,14 @@ impl CallbackResource {
         }
     }
 
+    /// A default stream that a user's function gets is that of `home`: made current, if it is there.
+    fn current_for(stream: StreamRef<'_>, home: i32) -> Option<Current> {
+        if home < 0 || !stream.raw.is_special() {
+            return None;
+        }
+        device::driver().ok()?.device(home).ok()?.enter().ok()
+    }
+
     fn note_failed(&self, ptr: u64, bytes: usize, error: Error) {
         self.failed_frees.fetch_add(1, Ordering::Relaxed);
         self.callbacks.failed_free(ptr, bytes, error);
@@ -239,6 +250,7 @@ impl MemoryResource for CallbackResource {
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let home = self.home(stream)?;
         let _level = Level::enter()?;
+        let _current = Self::current_for(stream, home);
         let ptr = self.callbacks.allocate(request.bytes, request.align, stream)?;
         self.admit(ptr, request, home, || {
             if let Err(e) = self.callbacks.deallocate(ptr, request.bytes, request.align, stream) {
@@ -259,6 +271,7 @@ impl MemoryResource for CallbackResource {
         }
         let booked = self.book.take(ptr, request).map_err(Error::Misuse)?;
         let stream = if dead { StreamRef::DEFAULT } else { stream };
+        let _current = Self::current_for(stream, booked.home);
         // With the size and the alignment of the allocation: the user's function need not know other ones.
         let freed = self.callbacks.deallocate(ptr, booked.bytes, booked.align, stream);
         if let Err(e) = freed {

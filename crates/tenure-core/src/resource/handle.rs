@@ -30,14 +30,6 @@ pub struct Light {
     named: Named,
 }
 
-fn alive() -> Result<()> {
-    match tenure_driver::process::check() {
-        Ok(()) => Ok(()),
-        Err(tenure_driver::process::Unusable::Forked) => Err(Error::Forked),
-        Err(tenure_driver::process::Unusable::Exiting) => Err(Error::Exiting),
-    }
-}
-
 impl Named {
     /// A reference that is not counted, for one call whose caller holds a counted one: `None` when no resource of this id
     /// is alive.
@@ -113,7 +105,7 @@ impl Named {
         align: usize,
         f: impl FnOnce(&dyn MemoryResource, &Request) -> Result<u64>,
     ) -> Result<u64> {
-        alive()?;
+        crate::device::alive()?;
         let request = Request::checked(bytes, align, self.id())?;
         if bytes == 0 {
             return Ok(0);

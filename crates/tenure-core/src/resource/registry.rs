@@ -22,7 +22,7 @@ use crossbeam_utils::CachePadded;
 use super::{Block, MemoryResource, Resource};
 use crate::count::{Count, OverRelease};
 use crate::error::{Error, Result};
-use crate::stream::StreamRef;
+use crate::stream::{StreamObject, StreamRef};
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceCell};
 
@@ -49,9 +49,16 @@ unsafe impl Sync for Slot {}
 static CHUNK_TABLE: [OnceCell<Box<[CachePadded<Slot>]>>; CHUNKS] = [const { OnceCell::new() }; CHUNKS];
 static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
-/// Bodies that were given up by a thread that may not wait. See [`without_waiting`].
-static DEFERRED: Mutex<Vec<Box<dyn MemoryResource>>> = Mutex::new(Vec::new());
+/// What was given up by a thread that may not wait. See [`without_waiting`].
+static DEFERRED: Mutex<Vec<Deferred>> = Mutex::new(Vec::new());
 static DEFERRED_ANY: AtomicBool = AtomicBool::new(false);
+
+/// Kept for its drop.
+#[allow(dead_code, reason = "held for its drop")]
+enum Deferred {
+    Body(Box<dyn MemoryResource>),
+    Stream(StreamObject),
+}
 
 thread_local! {
     static STRIPE: usize = {
@@ -182,17 +189,32 @@ impl Slot {
             FREE.lock().push(self.index);
         }
         if let Some(body) = body {
-            if MAY_WAIT.try_with(Cell::get).unwrap_or(true) {
+            if may_wait() {
                 drop(body);
             } else {
-                DEFERRED.lock().push(body);
-                DEFERRED_ANY.store(true, Ordering::Release);
+                defer(Deferred::Body(body));
             }
         }
     }
 }
 
-/// Runs `f`; a resource whose last reference goes meanwhile on this thread is not closed but kept for [`collect`].
+fn defer(what: Deferred) {
+    DEFERRED.lock().push(what);
+    DEFERRED_ANY.store(true, Ordering::Release);
+}
+
+/// Keeps a stream whose last reference went on a thread that may not wait.
+pub(crate) fn defer_stream(stream: StreamObject) {
+    defer(Deferred::Stream(stream));
+}
+
+/// False inside [`without_waiting`].
+pub(crate) fn may_wait() -> bool {
+    MAY_WAIT.try_with(Cell::get).unwrap_or(true)
+}
+
+/// Runs `f`; a resource or a stream whose last reference goes meanwhile on this thread is not ended but kept for
+/// [`collect`].
 pub fn without_waiting<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
@@ -214,12 +236,12 @@ pub fn collect() {
     if !has_deferred() || tenure_driver::process::unusable() {
         return;
     }
-    let bodies = {
+    let deferred = {
         let mut deferred = DEFERRED.lock();
         DEFERRED_ANY.store(false, Ordering::Release);
         std::mem::take(&mut *deferred)
     };
-    drop(bodies);
+    drop(deferred);
 }
 
 /// A handle to the resource of this id, if it is alive.

@@ -232,7 +232,7 @@ impl AsyncPool {
     }
 
     /// Refuses what cannot be put into a stream's queue.
-    fn admit(&self, stream: StreamRef<'_>, verb: &str) -> Result<()> {
+    fn admit<'a>(&self, stream: StreamRef<'a>, verb: &str) -> Result<StreamRef<'a>> {
         if !stream.is_live() && !self.stream_outlives_buffer {
             return Err(Error::invalid(format!(
                 "{} memory is {verb} in a stream's queue, and the stream of this buffer is a raw value that may be \
@@ -240,24 +240,25 @@ impl AsyncPool {
                 self.kind()
             )));
         }
-        if let Some(home) = device::home_of(stream, self.device)?
-            && home != self.device
-        {
-            return Err(Error::invalid(format!(
+        // Stated to be alive, if it was stored.
+        let stream = StreamRef { stored: false, ..stream };
+        match device::home_of(stream, self.device)? {
+            Some(home) if home != self.device => Err(Error::invalid(format!(
                 "the stream belongs to device {home} and this {} resource to device {}: use a stream of device {}",
                 self.kind(),
                 self.device,
                 self.device
-            )));
+            ))),
+            _ => Ok(stream),
         }
-        // Stated to be alive, if it was stored.
-        device::refuse_capturing(StreamRef { stored: false, ..stream }, self.device, self.kind())
     }
 
-    fn free(&self, ptr: u64, request: &Request, raw: RawStream) -> Result<()> {
+    fn free(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         let booked = self.book.take(ptr, request).map_err(Error::Misuse)?;
-        // SAFETY: the book had this block and has given it to this call alone; its users come before, in this order.
-        let freed = device::on(self.device, || Ok(unsafe { device::driver()?.mem_free_async(booked.base, raw) }?));
+        let freed = device::on_stream(stream, self.device, self.kind(), || {
+            // SAFETY: the book had this block and has given it to this call alone; its users come before, in this order.
+            Ok(unsafe { device::driver()?.mem_free_async(booked.base, stream.raw) }?)
+        });
         // A device that is lost for good has lost its memory as a whole: the block is as gone as it can be.
         match device::settled(freed) {
             Err(e) => {
@@ -307,8 +308,8 @@ impl MemoryResource for AsyncPool {
     }
 
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
-        self.admit(stream, "allocated")?;
-        let made = device::on(self.device, || self.make(request, stream.raw));
+        let stream = self.admit(stream, "allocated")?;
+        let made = device::on_stream(stream, self.device, self.kind(), || self.make(request, stream.raw));
         let (ptr, base) = made.map_err(|e| {
             if e.is_out_of_memory() {
                 device::out_of_memory(request, self.kind(), &self.info(), self.device)
@@ -332,11 +333,15 @@ impl MemoryResource for AsyncPool {
             return Ok(());
         }
         self.book.check(ptr, request).map_err(Error::Misuse)?;
-        device::settled(self.admit(stream, "freed"))?;
+        let named = match self.admit(stream, "freed") {
+            // Nothing will name it: the device is lost.
+            Err(Error::Device(e)) if e.is_sticky() || e.is_context_gone() => stream,
+            named => named?,
+        };
         if request.flags & Request::UNPROVEN != 0 {
             device::settled(device::prove(self.device))?;
         }
-        self.free(ptr, request, stream.raw)
+        self.free(ptr, request, named)
     }
 
     fn device(&self) -> Option<i32> {

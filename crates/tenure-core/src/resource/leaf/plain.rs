@@ -236,8 +236,8 @@ impl<S: Source> MemoryResource for Plain<S> {
         let made = if home < 0 {
             self.make_aligned(request, home)
         } else {
-            device::refuse_capturing(stream, home, S::KIND)?;
-            device::on(home, || Ok(self.make_aligned(request, home))).map_err(MakeError::from).and_then(|made| made)
+            let make = || Ok(self.make_aligned(request, home));
+            device::on_stream(stream, home, S::KIND, make).map_err(MakeError::from).and_then(|made| made)
         };
         match made {
             Ok((ptr, base)) => {
