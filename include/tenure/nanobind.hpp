@@ -26,6 +26,8 @@
  * | takes `cuda_stream_view` | `tenure.Stream`, a foreign stream, or `None` for the default one | lent for the call |
  * | takes, returns `cuda_stream` | `tenure.Stream` | a reference of one's own |
  *
+ * nanobind passes `None` on only to arguments that say so: `nb::arg("mr") = nb::none()`, or `nb::arg("mr").none()`.
+ *
  * Let go of the GIL in functions that allocate or free, as above: a resource of Python functions needs it on another thread, and
  * a free may wait.
  */

@@ -19,7 +19,6 @@
 
 #include <tenure/tenure.hpp>
 
-#include <cstring>
 #include <exception>
 #include <new>
 #include <utility>
@@ -33,20 +32,46 @@ class error_set : public std::exception {
   [[nodiscard]] char const* what() const noexcept override { return "a Python exception is set"; }
 };
 
+namespace detail {
+
+/* The exception of the package for a status, with a text and without figures. */
+inline void set_plain(tenure_status status, char const* message) noexcept
+{
+  char const* own = nullptr;
+  PyObject* kind  = PyExc_RuntimeError;
+  switch (status) {
+    case TENURE_ERROR_OUT_OF_MEMORY: own = "OutOfMemoryError"; break;
+    case TENURE_ERROR_OWNERSHIP: own = "OwnershipError"; break;
+    case TENURE_ERROR_CUDA:
+    case TENURE_ERROR_NO_DEVICE: own = "CudaError"; break;
+    case TENURE_ERROR_INVALID_ARGUMENT:
+    case TENURE_ERROR_BAD_HANDLE: kind = PyExc_ValueError; break;
+    case TENURE_ERROR_UNSUPPORTED: kind = PyExc_NotImplementedError; break;
+    default: break;
+  }
+  PyObject* const module = own != nullptr ? PyImport_ImportModule("tenure") : nullptr;
+  PyObject* const found  = module != nullptr ? PyObject_GetAttrString(module, own) : nullptr;
+  if (own == nullptr || found != nullptr) { PyErr_SetString(found != nullptr ? found : kind, message); }
+  Py_XDECREF(found);
+  Py_XDECREF(module);
+}
+
+}  // namespace detail
+
 /** The Python exception that says what an error of tenure's says, with its figures; a Python callback's own exception is itself. */
 inline void set_error(error const& thrown) noexcept
 {
   auto const* const api = tenure_python_api();
   if (api == nullptr) { return; }
-  // The figures are read from this thread's last failing call, which this normally is. What a header found by itself, and what
-  // was followed by another failure, is told anew.
+  // The figures are those of this thread's last failing call, which this error normally comes from. Not so what a header found by
+  // itself, and what was followed by another failure.
   tenure_error last{};
-  last.size = sizeof last;
-  if (api->error_get(&last) != TENURE_OK || last.status != thrown.status() || last.message == nullptr ||
-      std::strcmp(last.message, thrown.message().c_str()) != 0) {
-    (void)api->error_set(thrown.status(), thrown.message().c_str(), 0, nullptr, nullptr);
+  last.size           = sizeof last;
+  bool const its_call = api->error_get(&last) == TENURE_OK && last.status == thrown.status() && last.message != nullptr &&
+                        thrown.message() == last.message;
+  if (!its_call || tenure_python_check(thrown.status()) == 0) {
+    detail::set_plain(thrown.status(), thrown.message().c_str());
   }
-  if (tenure_python_check(thrown.status()) == 0) { PyErr_SetString(PyExc_RuntimeError, thrown.message().c_str()); }
 }
 
 /** Within a catch block: sets the Python exception for whatever is being caught. For Cython's `except +`. */

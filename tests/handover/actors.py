@@ -105,9 +105,7 @@ class Native:
 
     def make(self, size, value, stream, resource=CURRENT):
         out = u64()
-        self._call(
-            "make", ctypes.c_size_t(size), ctypes.c_uint8(value), raw_stream(stream), u64(resource), ctypes.byref(out)
-        )
+        self._call("make", ctypes.c_size_t(size), ctypes.c_uint8(value), raw_stream(stream), u64(resource), ctypes.byref(out))
         return out.value
 
     def read(self, buffer, size):
@@ -125,9 +123,7 @@ class Native:
 
     def adopt(self, ptr, size, stream, resource):
         out = u64()
-        self._call(
-            "adopt", ctypes.c_void_p(ptr), ctypes.c_size_t(size), raw_stream(stream), u64(resource), ctypes.byref(out)
-        )
+        self._call("adopt", ctypes.c_void_p(ptr), ctypes.c_size_t(size), raw_stream(stream), u64(resource), ctypes.byref(out))
         return out.value
 
     def allocate(self, resource, size, stream):
@@ -274,9 +270,7 @@ class Python:
 
     def adopt(self, ptr, size, stream, resource):
         with self._saying():
-            adopted = self.tenure.DeviceBuffer.adopt(
-                ptr, size, mr=self._resource(resource), stream=self._stream(stream)
-            )
+            adopted = self.tenure.DeviceBuffer.adopt(ptr, size, mr=self._resource(resource), stream=self._stream(stream))
         return self.bindings.take_buffer(adopted)
 
     def allocate(self, resource, size, stream):
@@ -400,15 +394,10 @@ class Table:
     def reset_current(self):
         self._call("current_reset", ctypes.c_int32(-1), None)
 
-    def misuse_count(self):
-        out = u64()
-        self._call("misuse_count", ctypes.byref(out))
-        return out.value
-
     def violations(self):
+        """How often the simulated driver was used wrongly; a real one does not tell."""
         out = u64()
-        self._call("sim_violations", ctypes.byref(out))
-        return out.value
+        return out.value if self._library.tenure_sim_violations(ctypes.byref(out)) == 0 else 0
 
 
 def table():

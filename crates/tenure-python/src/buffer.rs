@@ -143,12 +143,7 @@ impl DeviceBuffer {
     /// What the buffer is now.
     #[inline]
     pub(crate) fn view(&self, py: Python<'_>) -> PyResult<tenure_buffer_view> {
-        // SAFETY: all fields are integers and pointers, for which zeros are values.
-        let mut view: tenure_buffer_view = unsafe { std::mem::zeroed() };
-        view.size = size_of::<tenure_buffer_view>();
-        // SAFETY: `view` is valid and its size is set.
-        check(py, unsafe { (api().buffer_view)(self.handle()?, &mut view) })?;
-        Ok(view)
+        view_of(py, self.handle()?)
     }
 
     /// Waits for this call's turn, without the interpreter lock.
@@ -252,6 +247,17 @@ impl DeviceBuffer {
         // SAFETY: the handles are held by this object and by `_held`.
         call(py, || unsafe { call_it(buffer, bytes, carried) })
     }
+}
+
+/// What a buffer of the engine's is now.
+#[inline]
+fn view_of(py: Python<'_>, buffer: tenure_buffer) -> PyResult<tenure_buffer_view> {
+    // SAFETY: all fields are integers and pointers, for which zeros are values.
+    let mut view: tenure_buffer_view = unsafe { std::mem::zeroed() };
+    view.size = size_of::<tenure_buffer_view>();
+    // SAFETY: `view` is valid and its size is set.
+    check(py, unsafe { (api().buffer_view)(buffer, &mut view) })?;
+    Ok(view)
 }
 
 /// The resource of an optional argument: without one, the current one, which the engine reads once.
@@ -591,10 +597,9 @@ fn _rebuild<'py>(cls: &Bound<'py, PyType>, bytes: &Bound<'_, PyBytes>) -> PyResu
 /// For `tenure/python.h`: a `DeviceBuffer` that takes an engine's buffer over.
 #[pyfunction]
 fn _wrap_buffer(py: Python<'_>, handle: u64) -> PyResult<Bound<'_, DeviceBuffer>> {
-    let buffer = DeviceBuffer::wrap(py, handle)?;
-    // Refuses what is no buffer. Its destruction is refused as well then, and nothing happens.
-    buffer.get().view(py)?;
-    Ok(buffer)
+    // What is no buffer is refused before anybody owns it.
+    view_of(py, handle)?;
+    DeviceBuffer::wrap(py, handle)
 }
 
 /// For `tenure/python.h`: the engine's buffer, borrowed while `buffer` lives and is not changed.

@@ -73,7 +73,8 @@ fn blank() -> tenure_error {
 pub(crate) fn error(py: Python<'_>, status: tenure_status) -> PyErr {
     let mut detail = blank();
     // SAFETY: `detail` is valid and its size is set.
-    if unsafe { (api().error_get)(&mut detail) } != TENURE_OK {
+    // A detail of another status belongs to another call.
+    if unsafe { (api().error_get)(&mut detail) } != TENURE_OK || detail.status != status {
         detail = blank();
     }
     if detail.payload_kind == PAYLOAD_KIND

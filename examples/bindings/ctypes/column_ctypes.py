@@ -22,7 +22,8 @@ _library.column_free.argtypes = [ctypes.c_uint64]
 
 def make_column(n, stream=None, mr=None):
     """`n` bytes under `mr` (`None`: the current resource), each 42, ready in the order of `stream`."""
-    stream = None if stream is None else tenure.Stream(stream)  # a foreign stream is held, with its owner, until the call is done
+    # A foreign stream is held, with its owner, until the call is done.
+    stream = None if stream is None else tenure.Stream(stream)
     made = ctypes.c_uint64()
     resource = bindings.borrow_resource(mr)
     bindings.raise_for_status(

@@ -10,11 +10,7 @@ use pyo3::types::PyAnyMethods;
 use tenure::abi::tenure_stream;
 use tenure::{DeviceBuffer, Error, Resource, Stream};
 
-fn call<'py>(
-    py: Python<'py>,
-    name: &str,
-    arguments: impl pyo3::call::PyCallArgs<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
+fn call<'py>(py: Python<'py>, name: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyResult<Bound<'py, PyAny>> {
     py.import("tenure.bindings")?.call_method1(name, arguments)
 }
 

@@ -286,11 +286,7 @@ unsafe extern "C" fn actor_current_id(id: *mut u64, why: *mut c_char) -> tenure_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn actor_scope(
-    resource: tenure_resource,
-    body: extern "C" fn(),
-    why: *mut c_char,
-) -> tenure_status {
+unsafe extern "C" fn actor_scope(resource: tenure_resource, body: extern "C" fn(), why: *mut c_char) -> tenure_status {
     guarded(why, || {
         // SAFETY: said at the top.
         let _scope = current::using(&unsafe { lent(resource) }?)?;
