@@ -1,0 +1,151 @@
+"""Every fenced block of Python, C++ and Rust in the README and in docs/ is a program that stands alone: it is run.
+
+A block marked with another word (``text``, ``console``, none) is not code. A block may be kept from running by a comment
+before it, ``<!-- not run: why -->``; the reasons are shown by ``pytest -rs``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LANGUAGES = ("python", "cpp", "rust")
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"<!--\s*not run:\s*(.*?)\s*-->\s*\Z", re.DOTALL)
+
+if not (ROOT / "docs").is_dir():
+    pytest.skip("the source tree is not here", allow_module_level=True)
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int
+    language: str
+    code: str
+    reason: str | None
+
+
+def blocks_of(page: Path) -> list[Block]:
+    if not page.is_file():
+        return []
+    text = page.read_text()
+    found = []
+    for match in FENCE.finditer(text):
+        why = NOT_RUN.search(text[: match.start()])
+        code = re.sub(rf"^{match['indent']}", "", match["code"], flags=re.MULTILINE)
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(Block(page.name, line, match["language"], code, why and why[1]))
+    return found
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def of(language):
+    blocks = [block for block in BLOCKS if block.language == language]
+    return pytest.mark.parametrize("block", blocks, ids=lambda block: f"{block.page}:{block.line}")
+
+
+def run(command, **keywords):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **keywords)
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    # A free that went wrong on the way out says so on stderr and changes no exit code.
+    assert "tenure:" not in done.stderr, done.stderr
+    return done
+
+
+def test_there_is_something_to_run():
+    for language in LANGUAGES:
+        assert any(block.language == language for block in BLOCKS), f"no block of {language} was found in any page"
+    if (ROOT / "README.md").is_file():
+        assert any(block.page == "README.md" and block.language == "python" for block in BLOCKS)
+
+
+def test_a_block_that_fails_fails(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("text\n\n```python\nassert False\n```\n\n<!-- not run: no such machine -->\n\n```cpp\nint x;\n```\n")
+    first, second = blocks_of(page)
+    assert (first.language, first.code, first.line, first.reason) == ("python", "assert False\n", 3, None)
+    assert (second.language, second.reason) == ("cpp", "no such machine")
+    with pytest.raises(AssertionError):
+        run([sys.executable, "-c", first.code])
+
+
+@of("python")
+def test_python(block, tmp_path):
+    if block.reason:
+        pytest.skip(block.reason)
+    script = tmp_path / "block.py"
+    # So that a traceback names the line of the page.
+    script.write_text("\n" * block.line + block.code)
+    run([sys.executable, script], cwd=tmp_path)
+
+
+def library() -> Path:
+    import tenure
+
+    named = os.environ.get("TENURE_LIBRARY")
+    return Path(named) if named else Path(tenure.__file__).parent / "lib/libtenure.so.0"
+
+
+@of("cpp")
+def test_cpp(block, tmp_path):
+    if block.reason:
+        pytest.skip(block.reason)
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler was found")
+    if not library().is_file():
+        pytest.skip(f"{library()} is not there")
+    source, program = tmp_path / "block.cpp", tmp_path / "block"
+    code = block.code if re.search(r"\bint main\(", block.code) else f"{block.code}\nint main() {{}}\n"
+    source.write_text(f'#line {block.line + 1} "{block.page}"\n{code}')
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}"]
+    run([*compiler.split(), *flags, source, library(), f"-Wl,-rpath,{library().parent}", "-pthread", "-o", program])
+    run([program], cwd=tmp_path)
+
+
+@pytest.fixture(scope="session")
+def crate():
+    """The compiled crate tenure: the compiler, the file, and where the crates are that it needs."""
+    cargo, rustc = shutil.which("cargo"), shutil.which("rustc")
+    if cargo is None or rustc is None:
+        pytest.skip("no Rust was found")
+    command = [cargo, "build", "--quiet", "--locked", "-p", "tenure", "--message-format=json"]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert built.returncode == 0, built.stderr
+    for line in built.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("reason") == "compiler-artifact" and message["target"]["name"] == "tenure":
+            for file in message["filenames"]:
+                if file.endswith(".rlib"):
+                    return rustc, Path(file)
+    pytest.fail("cargo built no library of the crate tenure")
+
+
+@of("rust")
+def test_rust(block, tmp_path, crate):
+    if block.reason:
+        pytest.skip(block.reason)
+    rustc, rlib = crate
+    source, program = tmp_path / "block.rs", tmp_path / "block"
+    whole = re.search(r"^\s*fn main\(", block.code, re.MULTILINE)
+    source.write_text(
+        block.code if whole else f"fn main() -> Result<(), Box<dyn std::error::Error>> {{\n{block.code}\nOk(())\n}}\n"
+    )
+    # Dead code is fine in an example that shows a function; everything else is not.
+    flags = ["--edition=2024", "-Dwarnings", "-Adead_code", "-Aunused_imports"]
+    crates = [f"-Ldependency={rlib.parent / 'deps'}", f"-Ldependency={rlib.parent}", f"--extern=tenure={rlib}"]
+    run([rustc, *flags, *crates, source, "-o", program])
+    run([program], cwd=tmp_path, env={**os.environ, "TENURE_LIBRARY": str(library())})
