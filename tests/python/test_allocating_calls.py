@@ -124,6 +124,17 @@ def dlpack_copy(resource):
     return buffer
 
 
+def dlpack_copy_of_foreign_memory(resource):
+    """A buffer that was adopted with an owner has no resource of its own: a copy of it is the current one's."""
+    memory = tenure.mr.PinnedHostMemoryResource()
+    whole = filled(memory)
+    buffer = tenure.DeviceBuffer.adopt(whole.ptr, whole.size, owner=whole, stream=tenure.DEFAULT_STREAM)
+    with mr.using(resource):
+        capsule = buffer.__dlpack__(copy=True, max_version=(1, 0))
+    again = tenure.from_dlpack(capsule)
+    assert again.ptr != buffer.ptr and again.tobytes() == whole.tobytes()
+
+
 def allocate(resource):
     ptr = resource.allocate(BYTES)
     assert resource.owns(ptr)
@@ -150,7 +161,7 @@ PYTHON = {
     "DeviceBuffer.__copy__": [protocol_copy],
     "DeviceBuffer.__deepcopy__": [deep_copy],
     "DeviceBuffer.__reduce__": [unpickle],
-    "DeviceBuffer.__dlpack__": [dlpack_copy],
+    "DeviceBuffer.__dlpack__": [dlpack_copy, dlpack_copy_of_foreign_memory],
     "mr.DeviceMemoryResource.allocate": [allocate],
     "mr.PoolMemoryResource.__init__": [pool_with_an_initial_size],
     "mr.CudaAsyncMemoryResource.__init__": [async_with_an_initial_size],
@@ -412,3 +423,16 @@ def test_the_current_resource_refuses_c_too(library, forbidden_current):
     ptr = ctypes.c_void_p()
     assert library.status("allocate", U(CURRENT), N(BYTES), N(0), DEFAULT, ctypes.byref(ptr)) != 0
     assert ptr.value is None
+    cuda = library.handle("cuda_resource")
+    buffer = c_buffer(library, cuda.value)
+    assert library.status("buffer_copy", buffer, DEFAULT, U(CURRENT), ctypes.byref(out)) == refused
+    library("buffer_destroy", buffer)
+    library("resource_release", cuda)
+    # A pool over the refusing resource is made, and refused when it grows.
+    pool = library.handle("pool_create", U(CURRENT), None)
+    assert library.status("buffer_create", N(BYTES), N(0), DEFAULT, pool, ctypes.byref(out)) == refused
+    library("resource_release", pool)
+    # These take no word for the current one.
+    for call, arguments in (("try_allocate", (N(BYTES), N(0), DEFAULT)), ("allocate_sync", (N(BYTES), N(0)))):
+        status = library.status(call, U(CURRENT), *arguments, ctypes.byref(ptr))
+        assert status not in (0, refused) and ptr.value is None
