@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -436,3 +437,27 @@ def test_the_current_resource_refuses_c_too(library, forbidden_current):
     for call, arguments in (("try_allocate", (N(BYTES), N(0), DEFAULT)), ("allocate_sync", (N(BYTES), N(0)))):
         status = library.status(call, U(CURRENT), *arguments, ctypes.byref(ptr))
         assert status not in (0, refused) and ptr.value is None
+
+
+# ------------------------------------------------------------------------------------------------------------- C++, Rust
+
+
+def test_cpp_asks_the_named_resource_only(library, tmp_path):
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler was found")
+    program, shared = tmp_path / "calls", Path(library.library._name)
+    source = ROOT / "tests/python/allocating_calls.cpp"
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", f"-Wl,-rpath,{shared.parent}", "-pthread"]
+    built = subprocess.run([*compiler.split(), source, shared, *flags, "-o", program], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    ran = subprocess.run([program], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0 and ran.stderr == "", ran.stderr
+    assert sorted(ran.stdout.split()) == sorted(row["call"] for row in TABLE["cpp"])
+
+
+def test_rust_has_a_test_of_its_own():
+    """crates/tenure/tests/allocating_calls.rs calls each row of Rust, and compares its rows with the table's."""
+    text = (ROOT / "crates/tenure/tests/allocating_calls.rs").read_text()
+    for row in TABLE["rust"]:
+        assert f'("{row["call"]}",' in text
