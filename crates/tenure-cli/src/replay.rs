@@ -16,7 +16,7 @@ pub(crate) struct Options {
     /// Logs of RMM's logging adaptor (CSV).
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
-    /// The resource to replay against: cuda, async, pool, or pool:SIZE with an initial size such as pool:1GiB.
+    /// The resource to replay against: cuda, async, pool, or pool:SIZE, which has that size from the start and never more, such as pool:1GiB.
     #[arg(long, default_value = "pool", value_parser = resource)]
     resource: String,
     /// The device layer.

@@ -9,6 +9,18 @@ use crate::resource::leaf::Cuda;
 use crate::sync::atomic::Ordering;
 
 impl Pool {
+    /// The ranges of addresses (start, bytes) that have memory of this pool behind them now, by address.
+    pub fn ranges(&self) -> Vec<(u64, u64)> {
+        let mapped: Vec<(u64, u64)> = match &self.pages {
+            Pages::Virtual(_) => self.lock().place.mapped().collect(),
+            // Neighbours in the placer need not be neighbours in memory.
+            Pages::Chunks(_) => self.pages.pieces(),
+        };
+        let mut ranges: Vec<_> = mapped.into_iter().map(|(offset, bytes)| (self.pages.ptr_of(offset), bytes)).collect();
+        ranges.sort_unstable();
+        ranges
+    }
+
     /// The figures now, after what the classes keep has been given back.
     pub(super) fn report(&self) -> Info {
         let reserved = self.pages.reserved();

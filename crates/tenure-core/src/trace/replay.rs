@@ -31,6 +31,7 @@ use super::log::{Event, Log};
 use super::target::Target;
 use crate::device;
 use crate::error::{Error, Result};
+use crate::pool::Pool;
 use crate::report::{Report, map::Map, series::Series};
 use crate::resource::{DEFAULT_ALIGNMENT, Resource};
 use crate::stream::{StreamHold, StreamObject, StreamRef};
@@ -194,8 +195,9 @@ impl Replay<'_> {
                 (info.reserved_bytes, info.peak_reserved_bytes)
             });
             if at == log.peak_event {
-                // No resource tells its ranges yet, so that the map has to guess them.
-                map = Map::new(at, pass.blocks(at + 1), Vec::new(), resource.body().info().reserved_bytes);
+                // A pool tells its ranges; of any other resource the map has to guess them.
+                let ranges = resource.downcast::<Pool>().map(Pool::ranges).unwrap_or_default();
+                map = Map::new(at, pass.blocks(at + 1), ranges, resource.body().info().reserved_bytes);
             }
             if at % STRETCH == STRETCH - 1 {
                 step(STRETCH)?;

@@ -57,7 +57,9 @@ impl Target {
                     None => 0,
                 };
                 let upstream = Resource::new(Cuda::default())?;
-                let options = PoolOptions { initial_bytes: initial, ..PoolOptions::default() };
+                // A pool of a fixed size: whether a job fits in it is what one wants to know.
+                let maximum_bytes = size.is_some().then_some(initial);
+                let options = PoolOptions { initial_bytes: initial, maximum_bytes, ..PoolOptions::default() };
                 Resource::new(Pool::new(upstream, device, options)?)
             }
         }
