@@ -57,7 +57,10 @@ extern "C" {
 #define TENURE_PYTHON_UNUSED
 #endif
 
-/** The table of functions of the engine that Python uses; NULL with an exception when tenure cannot be imported. */
+/**
+ * The table of functions of the engine that Python uses; NULL with an exception when tenure cannot be imported. Look it up
+ * with the GIL, before `Py_BEGIN_ALLOW_THREADS`; its functions can be called without.
+ */
 TENURE_PYTHON_UNUSED static const tenure_api* tenure_python_api(void)
 {
   /* One pointer for each file that includes this; the table lives as long as the process. */

@@ -39,13 +39,16 @@ static PyObject* make(PyObject* self, PyObject* arguments)
   tenure_buffer buffer;
   tenure_status status;
   Py_ssize_t size;
+  /* Looked up with the GIL, used without. */
+  const tenure_api* const api = tenure_python_api();
   (void)self;
+  if (api == NULL) { return NULL; }
   if (!PyArg_ParseTuple(arguments, "n|OO", &size, &order, &mr)) { return NULL; }
   if (tenure_python_borrow_resource(mr, &resource) < 0 || tenure_python_borrow_stream(order, &stream) < 0) {
     return NULL;
   }
   Py_BEGIN_ALLOW_THREADS
-  status = tenure_python_api()->buffer_create((size_t)size, 0, stream, resource, &buffer);
+  status = api->buffer_create((size_t)size, 0, stream, resource, &buffer);
   Py_END_ALLOW_THREADS
   return tenure_python_check(status) < 0 ? NULL : tenure_python_wrap_buffer(buffer);
 }
