@@ -13,6 +13,20 @@ from typing import Final
 from . import DeviceBuffer, Stream
 from .mr import DeviceMemoryResource
 
+__all__ = [
+    "CURRENT",
+    "borrow_buffer",
+    "borrow_resource",
+    "borrow_stream",
+    "get_include",
+    "raise_for_status",
+    "retain_resource",
+    "take_buffer",
+    "wrap_buffer",
+    "wrap_resource",
+    "wrap_stream",
+]
+
 CURRENT: Final[int]
 """``TENURE_RESOURCE_CURRENT``: stands for the current resource where a call of the C interface takes one."""
 
