@@ -41,7 +41,10 @@ def out():
 
 def run(*command, **options):
     """Runs a command; its output is the error's text."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
+    try:
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
+    except FileNotFoundError as error:
+        raise RuntimeError(f"{command[0]} is not there; CC, CXX and CARGO name the compilers") from error
     if done.returncode != 0:
         raise RuntimeError(f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr}")
 
@@ -56,7 +59,9 @@ def compiler(variable, *names):
 
 def package(name):
     """A Python package that a binding needs to be built."""
-    if importlib.util.find_spec(name) is None:
+    spec = importlib.util.find_spec(name)
+    # The folders beside this file have the same names; they are no packages.
+    if spec is None or spec.origin is None:
         raise Skipped(f"{name} is not installed for this Python")
     return importlib.import_module(name)
 
