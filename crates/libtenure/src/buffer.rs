@@ -9,7 +9,7 @@ use tenure_core::stream::{StreamHold, StreamRef};
 
 use crate::guard::exports;
 use crate::handles::{
-    BUFFERS, View, address, anchor_out, buffer_out, fill, owner, pointer, properties_of, resolved, stream,
+    BUFFERS, View, address, anchor_out, buffer_out, fill, fillable, owner, pointer, properties_of, resolved, stream,
     stream_retain, view, writable, write,
 };
 use crate::library::Context;
@@ -17,6 +17,14 @@ use crate::library::Context;
 /// Works on a buffer.
 fn with<R>(buffer: tenure_buffer, f: impl FnOnce(&mut Buffer) -> Result<R>) -> Result<R> {
     BUFFERS.with(buffer, view, f)?
+}
+
+/// Notes that work on `stream` uses the buffer. Several threads may do so at once.
+fn use_on(buffer: tenure_buffer, stream: StreamHold) -> Result<()> {
+    let uses = BUFFERS.peek(buffer, |buffer| buffer.original())?.uses(stream);
+    // What it knew already is dropped outside the lock.
+    drop(BUFFERS.peek(buffer, |buffer| buffer.add_uses(uses))?);
+    Ok(())
 }
 
 fn stream_value(seen: &View) -> tenure_stream {
@@ -84,7 +92,9 @@ exports! { guard:
     }
 
     fn tenure_buffer_detach(buffer: tenure_buffer, out: *mut tenure_detached) {
-        writable(out)?;
+        // A structure that is too small would lose the block.
+        // SAFETY: by the contract of the C ABI.
+        unsafe { fillable(out, size_of::<tenure_detached>()) }?;
         let detached = with(buffer, |buffer| {
             // Before anything leaves the buffer.
             let home = stream_reference(buffer.home())?;
@@ -140,8 +150,18 @@ exports! { guard:
         writable(out)?;
         let home = stream(given)?;
         let resource = resolved(resource, home.as_carried())?;
-        let copy = with(buffer, |buffer| buffer.copy(home, resource))?;
-        write(out, buffer_out(copy)?)?;
+        // The buffer is not taken out: others may copy it or record streams at the same time.
+        let original = BUFFERS.peek(buffer, |buffer| buffer.original())?;
+        let (copy, used) = original.copy(home.clone(), resource)?;
+        let copy = buffer_out(copy)?;
+        if let Err(error) = use_on(buffer, used) {
+            // Another call has it, against the rules: then nothing may read it any more when this one returns.
+            let waited = tenure_core::ops::synchronize(home.as_carried(), -1);
+            drop(BUFFERS.remove(copy, view, |copy| copy.close(Some(home))));
+            waited?;
+            return Err(error);
+        }
+        write(out, copy)?;
     }
 
     fn tenure_buffer_set_stream(buffer: tenure_buffer, given: tenure_stream) {
@@ -150,11 +170,7 @@ exports! { guard:
     }
 
     fn tenure_buffer_record_stream(buffer: tenure_buffer, given: tenure_stream) {
-        let used = stream(given)?;
-        with(buffer, |buffer| {
-            buffer.record_stream(used);
-            Ok(())
-        })?;
+        use_on(buffer, stream(given)?)?;
     }
 }
 

@@ -160,17 +160,17 @@ exports! { guard:
     }
 
     fn tenure_stream_synchronize(given: tenure_stream) {
-        ops::synchronize(stream(given)?.as_carried(), device::current()?)?;
+        ops::synchronize(stream(given)?.as_carried(), -1)?;
     }
 
     fn tenure_stream_query(given: tenure_stream, out: *mut u32) {
         writable(out)?;
-        write(out, u32::from(ops::is_idle(stream(given)?.as_carried(), device::current()?)?))?;
+        write(out, u32::from(ops::is_idle(stream(given)?.as_carried(), -1)?))?;
     }
 
     fn tenure_stream_wait_stream(given: tenure_stream, other: tenure_stream) {
         let (given, other) = (stream(given)?, stream(other)?);
-        ops::order_after(given.as_carried(), other.as_carried(), device::current()?)?;
+        ops::order_after(given.as_carried(), other.as_carried(), -1)?;
     }
 
     fn tenure_copy_async(
@@ -181,7 +181,7 @@ exports! { guard:
         }
         let hold = stream(given)?;
         // SAFETY: by the contract of the C ABI both ranges are alive until the copy is done.
-        unsafe { ops::copy_async(address(to), address(from), bytes, hold.as_carried(), device::current()?) }?;
+        unsafe { ops::copy_async(address(to), address(from), bytes, hold.as_carried(), -1) }?;
     }
 
     fn tenure_fill_async(to: *mut std::ffi::c_void, value: u8, bytes: usize, given: tenure_stream) {
@@ -190,7 +190,7 @@ exports! { guard:
         }
         let hold = stream(given)?;
         // SAFETY: by the contract of the C ABI the range is alive until the work is done.
-        unsafe { ops::fill_async(address(to), value, bytes, hold.as_carried(), device::current()?) }?;
+        unsafe { ops::fill_async(address(to), value, bytes, hold.as_carried(), -1) }?;
     }
 }
 

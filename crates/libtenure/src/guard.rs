@@ -16,6 +16,8 @@ use crate::instance;
 #[derive(Default)]
 struct Last {
     error: Option<Error>,
+    /// True while the texts are those of `error`: a client may read them until the next failing call.
+    told: bool,
     message: CString,
     name: CString,
     call: CString,
@@ -90,10 +92,21 @@ pub(crate) fn status_of(error: &Error) -> tenure_status {
 /// Keeps an error as the thread's last one.
 pub(crate) fn set(error: Error) -> tenure_status {
     let status = status_of(&error);
-    let old = LAST.try_with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.error.replace(error)));
-    // The old one may carry a payload whose release enters another language: no borrow is held here.
-    drop(old);
+    // The old one may carry a payload whose release enters another language, which may call us: no borrow is held here, and
+    // what goes wrong there does not take the place of this error.
+    drop(take());
+    drop(keep(error, false));
     status
+}
+
+/// Keeps an error; gives the one that stood there.
+fn keep(error: Error, told: bool) -> Option<Error> {
+    let keep = |last: &RefCell<Last>| {
+        let mut last = last.try_borrow_mut().ok()?;
+        last.told &= told;
+        last.error.replace(error)
+    };
+    LAST.try_with(keep).ok().flatten()
 }
 
 /// Takes the thread's last error.
@@ -105,7 +118,7 @@ pub(crate) fn take() -> Option<Error> {
 pub(crate) fn with_last<R>(f: impl FnOnce(&Error) -> R) -> Option<R> {
     let error = take()?;
     let result = f(&error);
-    set(error);
+    drop(keep(error, true));
     Some(result)
 }
 
@@ -135,7 +148,7 @@ pub(crate) fn take_payload(kind: u32) -> Option<*mut c_void> {
         data = Some(taken.data);
         taken.release = None;
     }
-    set(error);
+    drop(keep(error, true));
     data
 }
 
@@ -150,14 +163,20 @@ pub(crate) fn describe(out: &mut tenure_error) {
     let size = out.size;
     let filled = LAST.try_with(|last| {
         let Ok(mut last) = last.try_borrow_mut() else { return };
-        let Last { error, message, name, call, resource } = &mut *last;
+        let Last { error, told, message, name, call, resource } = &mut *last;
+        let fresh = !std::mem::replace(told, true);
+        let tell = |text: &mut CString, new: &dyn Fn() -> String| {
+            if fresh {
+                *text = c_string(new());
+            }
+        };
         let mut detail = empty(size);
         if let Some(error) = error.as_ref() {
-            *message = c_string(error.to_string());
+            tell(message, &|| error.to_string());
             detail.status = status_of(error);
             match error {
                 Error::OutOfMemory(oom) => {
-                    *resource = c_string(oom.resource.as_str());
+                    tell(resource, &|| oom.resource.clone());
                     detail.requested = oom.requested;
                     detail.live = oom.live;
                     detail.reserved = oom.reserved;
@@ -183,8 +202,8 @@ pub(crate) fn describe(out: &mut tenure_error) {
                     };
                 }
                 Error::Device(device) => {
-                    *name = c_string(device.name());
-                    *call = c_string(device.call);
+                    tell(name, &|| device.name().into());
+                    tell(call, &|| device.call.into());
                     detail.cuda_code = device.code;
                     detail.cuda_name = name.as_ptr();
                     detail.cuda_call = call.as_ptr();

@@ -239,19 +239,31 @@ pub(crate) fn writable<T>(out: *mut T) -> Result<()> {
     Ok(())
 }
 
+/// Checks the size field of a structure before anything is done for it: at least `least` bytes.
+///
+/// # Safety
+/// As [`fill`].
+pub(crate) unsafe fn fillable<T>(out: *mut T, least: usize) -> Result<()> {
+    writable(out)?;
+    // SAFETY: every structure that is filled starts with a usize.
+    let known = unsafe { out.cast::<usize>().read() };
+    if known < least || known > 1 << 16 {
+        return Err(Error::invalid(format!(
+            "the size field of the structure is {known}: set it to sizeof of the structure"
+        )));
+    }
+    Ok(())
+}
+
 /// Fills a structure that starts with its size, as far as the caller knows it.
 ///
 /// # Safety
 /// `out` is null or points to a `T` of the caller's version, whose first field holds its size in bytes.
 pub(crate) unsafe fn fill<T>(out: *mut T, mut value: T) -> Result<()> {
-    writable(out)?;
+    // SAFETY: by this function's contract.
+    unsafe { fillable(out, size_of::<usize>()) }?;
     // SAFETY: every structure that is filled starts with a usize.
     let known = unsafe { out.cast::<usize>().read() };
-    if known < size_of::<usize>() || known > 1 << 16 {
-        return Err(Error::invalid(format!(
-            "the size field of the structure is {known}: set it to sizeof of the structure"
-        )));
-    }
     // SAFETY: the first field of `value` is the size; it stays the caller's.
     unsafe { (&raw mut value).cast::<usize>().write(known) };
     let bytes = known.min(size_of::<T>());

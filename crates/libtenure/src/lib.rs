@@ -23,6 +23,8 @@ mod resource;
 mod sim;
 mod slab;
 mod table;
+#[cfg(test)]
+mod tests;
 mod tickets;
 
 pub use instance::{tenure_get_api, tenure_get_api_error};

@@ -8,7 +8,7 @@ use tenure_core::sync::Arc;
 use tenure_core::{misuse, resource::registry};
 
 use crate::guard::{self, exports};
-use crate::handles::{text, text_out, writable, write};
+use crate::handles::{text_out, writable, write};
 
 /// Registered right after the driver was first initialised, hence run before the driver's own exit handler.
 pub(crate) fn at_driver_init() {
@@ -115,9 +115,14 @@ exports! { run:
     ) {
         // Taken over first, so that it is released whatever happens.
         let payload = (!payload.is_null()).then(|| Payload { kind: payload_kind, data: payload, release });
-        // SAFETY: a C string or null, by the contract.
-        let message = if message.is_null() { "a callback failed" } else { unsafe { text(message, "the message") }? };
-        guard::set_by_callback(status, message.to_owned(), payload)?;
+        let message = if message.is_null() {
+            "a callback failed".into()
+        } else {
+            // Whatever its encoding: what a callback says of its failure is not lost.
+            // SAFETY: a C string, by the contract.
+            unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
+        };
+        guard::set_by_callback(status, message, payload)?;
     }
 
     fn tenure_error_take_payload(payload_kind: u32, out: *mut *mut c_void) {

@@ -6,7 +6,11 @@
 //!
 //! A place is locked for as long as it takes to move its tenant in or out, never while the engine works on the tenant: an
 //! operation takes the tenant out and puts it back. A second call that names the same tenant meanwhile is an error and not
-//! a wait, so that a callback which names the buffer that it is being called for gets an answer.
+//! a wait, so that a callback which names the buffer that it is being called for gets an answer. What only reads a tenant
+//! or adds to it, and calls nobody, is done under the lock ([`Slab::peek`]): any number of threads may do so at once.
+//!
+//! A thread takes a free place from its own shard, else half of another's, and only then a new one: where one thread makes
+//! and another ends, the places go round.
 
 use tenure_core::error::{Error, Result};
 use tenure_core::sync::atomic::{AtomicUsize, Ordering};
@@ -18,6 +22,14 @@ const CHUNKS: usize = 1 << 16;
 const INDEX_BITS: u32 = 30;
 const MASK: u64 = (1 << INDEX_BITS) - 1;
 const SHARDS: usize = 16;
+
+/// The free places of the threads that use this shard, on cache lines of its own.
+#[repr(align(128))]
+struct Free {
+    /// How many there are, for those who look for some: read without the lock.
+    count: AtomicUsize,
+    places: Mutex<Vec<u32>>,
+}
 
 enum Tenant<T> {
     Nobody,
@@ -40,7 +52,7 @@ pub(crate) struct Slab<T, V> {
     what: &'static str,
     chunks: [OnceCell<Chunk<T, V>>; CHUNKS],
     used: AtomicUsize,
-    free: [Mutex<Vec<u32>>; SHARDS],
+    free: [Free; SHARDS],
 }
 
 thread_local! {
@@ -61,8 +73,14 @@ impl<T, V: Copy> Slab<T, V> {
             what,
             chunks: [const { OnceCell::new() }; CHUNKS],
             used: AtomicUsize::new(0),
-            free: [const { Mutex::new(Vec::new()) }; SHARDS],
+            free: [const { Free { count: AtomicUsize::new(0), places: Mutex::new(Vec::new()) } }; SHARDS],
         }
+    }
+
+    /// How many places were ever made use of.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
     }
 
     fn place(&self, index: usize) -> Option<&Mutex<Place<T, V>>> {
@@ -84,10 +102,36 @@ impl<T, V: Copy> Slab<T, V> {
         Error::invalid(format!("another call is working on this {0}: a {0} is used by one call at a time", self.what))
     }
 
+    /// A place that nobody has: of this thread's shard, else of another, half of whose places move here.
+    fn free_place(&self) -> Option<u32> {
+        let own = shard();
+        let pop = |places: &mut Vec<u32>| {
+            let popped = places.pop();
+            self.free[own].count.store(places.len(), Ordering::Relaxed);
+            popped
+        };
+        if let Some(place) = pop(&mut self.free[own].places.lock()) {
+            return Some(place);
+        }
+        let other = (1..SHARDS)
+            .map(|step| &self.free[(own + step) % SHARDS])
+            .find(|free| free.count.load(Ordering::Relaxed) != 0)?;
+        let moved = {
+            let mut places = other.places.lock();
+            let keep = places.len() / 2;
+            let moved = places.split_off(keep);
+            other.count.store(keep, Ordering::Relaxed);
+            moved
+        };
+        // One shard's lock at a time.
+        let mut places = self.free[own].places.lock();
+        places.extend(moved);
+        pop(&mut places)
+    }
+
     /// Takes a tenant in.
     pub(crate) fn insert(&self, tenant: T, view: V) -> Result<u64, (Error, T)> {
-        let popped = self.free[shard()].lock().pop();
-        let index = match popped {
+        let index = match self.free_place() {
             Some(index) => index as usize,
             None => {
                 let index = self.used.fetch_add(1, Ordering::Relaxed);
@@ -162,7 +206,10 @@ impl<T, V: Copy> Slab<T, V> {
             let again = place.generation < MASK;
             drop(place);
             if again {
-                self.free[shard()].lock().push(index as u32);
+                let free = &self.free[shard()];
+                let mut places = free.places.lock();
+                places.push(index as u32);
+                free.count.store(places.len(), Ordering::Relaxed);
             }
         }
     }

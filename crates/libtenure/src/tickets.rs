@@ -56,6 +56,13 @@ pub(crate) fn reference(handle: u64) -> Result<u64> {
 /// The same, for the release of the reference.
 pub(crate) fn redeem(handle: u64) -> Result<u64> {
     if handle & TICKET == 0 || handle >> 62 != 1 {
+        if *CHECKED {
+            return Err(Error::BadHandle(
+                "this value names a resource and is no reference of its own (an id, or what a listener was given): whoever \
+                 releases it takes somebody else's reference (found by TENURE_CHECK=handles)"
+                    .into(),
+            ));
+        }
         return Ok(handle);
     }
     TICKETS.lock().open.remove(&handle).ok_or_else(used)

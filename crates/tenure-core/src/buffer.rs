@@ -18,14 +18,19 @@
 //! * The default streams that a buffer names are those of one device, whichever is current: the device of its memory, and for
 //!   memory of the host the one that its maker took for the default stream.
 
+mod order;
+
 use smallvec::SmallVec;
+
+pub use self::order::Original;
+use self::order::{check_device, check_home, default_of, default_of_current, done, order_before};
 
 use crate::current;
 use crate::device;
 use crate::error::{Error, Payload, Result};
 use crate::ops;
 use crate::resource::{DEFAULT_ALIGNMENT, Light, Named, Properties, Request};
-use crate::stream::{StreamHold, StreamObject, StreamRef};
+use crate::stream::{StreamHold, StreamRef};
 
 /// Frees memory that no resource of tenure's made.
 pub type ForeignFree = Box<dyn FnOnce(u64, usize, StreamRef<'_>) + Send>;
@@ -57,16 +62,6 @@ pub struct Buffer {
     source: Source,
     home: StreamHold,
     used: SmallVec<[StreamHold; 1]>,
-}
-
-/// What a copy needs to know of a buffer. Whoever has it sees to it that the buffer keeps its block meanwhile.
-#[derive(Clone, Debug)]
-pub struct Original {
-    ptr: u64,
-    bytes: usize,
-    align: usize,
-    default: i32,
-    home: StreamHold,
 }
 
 /// An allocation that was taken out of its buffer. Its resource still counts it.
@@ -115,7 +110,9 @@ impl Buffer {
             // Which device that is, only the driver can say.
             return Err(Error::WouldBlock);
         }
-        Self::create_by(bytes, align, home, resource, |named, request, stream| named.body().try_allocate(request, stream))
+        Self::create_by(bytes, align, home, resource, |named, request, stream| {
+            named.body().try_allocate(request, stream)
+        })
     }
 
     fn create_by(
@@ -317,7 +314,8 @@ impl Buffer {
         match &self.source {
             Source::Resource(light) => Ok(light),
             Source::Foreign(_) => Err(Error::Unsupported(
-                "this buffer was adopted with an owner and has no resource to allocate from: copy it under one first".into(),
+                "this buffer was adopted with an owner and has no resource to allocate from: copy it under one first"
+                    .into(),
             )),
         }
     }
@@ -383,6 +381,15 @@ impl Buffer {
     fn settle(&self, home: StreamRef<'_>, may_call: bool) -> Result<u32> {
         let named = home.is_live() && self.home.is_of_this_thread();
         let mut flags = if self.home.is_of_this_thread() { 0 } else { Request::UNPROVEN };
+        // A proof will be of the block's own device.
+        let wait_elsewhere = |stream: &StreamHold| match stream.device().filter(|other| *other != self.default) {
+            None => Ok(()),
+            Some(_) if !may_call => Err(Error::WouldBlock),
+            Some(other) => done(ops::wait_device(other), ()),
+        };
+        if !named {
+            wait_elsewhere(&self.home)?;
+        }
         for used in &self.used {
             let can_be_ordered = named && used.can_be_named();
             if can_be_ordered && !may_call {
@@ -392,13 +399,7 @@ impl Buffer {
                 continue;
             }
             flags |= Request::UNPROVEN;
-            // The proof will be of the block's own device.
-            if let Some(other) = used.device().filter(|other| *other != self.default) {
-                if !may_call {
-                    return Err(Error::WouldBlock);
-                }
-                done(ops::wait_device(other), ())?;
-            }
+            wait_elsewhere(used)?;
         }
         Ok(flags)
     }
@@ -591,7 +592,8 @@ impl Buffer {
             give_up(light, ptr, &request, carried);
             return Err(error);
         }
-        let device = if ptr != 0 && light.body().device().is_none() { device_of(light, ptr, &stream) } else { self.device };
+        let device =
+            if ptr != 0 && light.body().device().is_none() { device_of(light, ptr, &stream) } else { self.device };
         let before = (self.home.clone(), self.used.clone());
         self.change_home(stream.clone().located());
         // The stream was named by the caller of this very call, so that it is alive.
@@ -634,13 +636,7 @@ impl Buffer {
 
     /// What a copy needs to know.
     pub fn original(&self) -> Original {
-        Original {
-            ptr: self.ptr,
-            bytes: self.bytes,
-            align: self.align,
-            default: self.default,
-            home: self.home.clone(),
-        }
+        Original { ptr: self.ptr, bytes: self.bytes, align: self.align, default: self.default, home: self.home.clone() }
     }
 
     /// A copy made on `stream` under `resource`.
@@ -677,74 +673,6 @@ impl Drop for Buffer {
     }
 }
 
-impl Original {
-    /// What is to be recorded when `stream`, which the caller carries, is declared as used.
-    pub fn uses(&self, stream: StreamHold) -> [Option<StreamHold>; 2] {
-        let other = default_of_current(self.default, &stream);
-        [Some(stream.located()), other]
-    }
-
-    /// A copy made on `stream` under `resource`, and the stream that the original must record as used: the default stream of
-    /// the copy's device, where that is another one.
-    ///
-    /// # Errors
-    /// Those of an allocation and of a copy; nothing is left behind.
-    pub fn copy(&self, stream: StreamHold, resource: Light) -> Result<(Buffer, StreamHold)> {
-        let mut copy = Buffer::create(self.bytes, self.align.max(DEFAULT_ALIGNMENT), stream.clone(), resource)?;
-        let is_default = stream.held().is_none() && stream.value().is_special();
-        let on = if is_default && copy.default >= 0 && copy.default != self.default {
-            StreamHold::object(StreamObject::immortal(stream.value(), copy.default))
-        } else {
-            stream.clone()
-        };
-        if self.bytes != 0 {
-            let copied = order_before(&self.home, on.as_carried(), self.default).and_then(|()| {
-                // SAFETY: both blocks are live; the copy's home is this stream, and the original records it as used.
-                unsafe { ops::copy_async(copy.ptr, self.ptr, self.bytes, on.as_carried(), copy.default) }
-            });
-            if let Err(error) = copied {
-                // A failure is reported when the copy is dropped.
-                let _ = copy.close(Some(stream));
-                return Err(error);
-            }
-        }
-        Ok((copy, on))
-    }
-}
-
-/// Orders work on `stream` after everything that was ordered with `home`; default streams are those of `default`.
-fn order_before(home: &StreamHold, stream: StreamRef<'_>, default: i32) -> Result<()> {
-    let carries_home = home.value() == stream.raw && home.is_of_this_thread();
-    if carries_home && home.held().map(|o| o.id()) == stream.object.map(StreamObject::id) {
-        return Ok(());
-    }
-    if home.can_be_named() {
-        if ops::order_unless_capturing(stream, home.as_stored(), default)? {
-            return Ok(());
-        }
-        return Err(Error::Unsupported(
-            "the stream or the buffer's own is capturing, and an order between the two would end the capture or make the \
-             other a part of it: work on the buffer before or after the capture"
-                .into(),
-        ));
-    }
-    if carries_home && home.held().is_none() {
-        // The caller carries the very value that the buffer keeps: it is alive and the same stream, or the handle was
-        // reissued, which only happens after the old stream's work is done or by a caller who broke rule 6.
-        return Ok(());
-    }
-    ops::wait_device(home.device().unwrap_or(default))
-}
-
-/// For frees: `lost` where the device is lost for good or was never there, so that nothing can be waited for.
-fn done<T>(result: Result<T>, lost: T) -> Result<T> {
-    match result {
-        Err(Error::Device(e)) if e.is_sticky() || e.is_context_gone() => Ok(lost),
-        Err(Error::NoDevice(_)) => Ok(lost),
-        other => other,
-    }
-}
-
 /// True where the blocks of the resource are a pool's, whose sizes are rounded.
 fn is_rounding(resource: &Named) -> bool {
     if resource.downcast::<crate::pool::Pool>().is_some() {
@@ -752,55 +680,6 @@ fn is_rounding(resource: &Named) -> bool {
     }
     // An adaptor shows its upstream's blocks; a pool shows its own.
     resource.body().upstream().is_some_and(|upstream| is_rounding(upstream))
-}
-
-/// A resource of one device frees on streams of that device.
-fn check_device(resource: &Named, home: &StreamHold) -> Result<()> {
-    let Some(own) = resource.body().device().filter(|own| *own >= 0) else { return Ok(()) };
-    if home.held().is_none() && home.value().is_special() {
-        return Ok(());
-    }
-    match home.as_carried().device()? {
-        Some(other) if other != own => Err(Error::invalid(format!(
-            "the stream belongs to device {other} and the buffer's {} resource to device {own}: use a stream of device \
-             {own} as the home, and record_stream for work elsewhere",
-            resource.body().kind()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// The default stream of the current device, where `stream` is a default one and a buffer takes it for another device's.
-fn default_of_current(default: i32, stream: &StreamHold) -> Option<StreamHold> {
-    if stream.held().is_some() || !stream.value().is_special() {
-        return None;
-    }
-    let now = device::current().ok().filter(|now| *now != default)?;
-    Some(StreamHold::object(StreamObject::immortal(stream.value(), now)))
-}
-
-/// The device whose default streams a buffer means.
-fn default_of(device: i32, home: &StreamHold) -> i32 {
-    if device >= 0 {
-        return device;
-    }
-    // Memory of the host: what its maker took the stream for.
-    match home.as_carried().device() {
-        Ok(Some(device)) => device,
-        _ => -1,
-    }
-}
-
-/// A resource that must name a living stream when it frees is not given one that may be dead by then.
-fn check_home(resource: &Named, home: &StreamHold) -> Result<()> {
-    if home.as_stored().is_live() || !resource.body().needs_live_stream() {
-        return Ok(());
-    }
-    Err(Error::invalid(format!(
-        "a {} resource frees on the stream itself, and nothing keeps this raw stream alive until then: pass a stream object, \
-         or state stream_outlives_buffer when the resource is made",
-        resource.body().kind()
-    )))
 }
 
 /// Gives a block back that was made a moment ago and that nobody has. Where even that fails it is reported and stays live,

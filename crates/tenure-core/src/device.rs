@@ -238,8 +238,7 @@ pub fn settled(waited: Result<()>) -> Result<()> {
 /// An out-of-memory error with what is known: the request, the figures of the resource, and, for a `device` that is not
 /// -1, its free and total bytes.
 pub fn out_of_memory(request: &Request, kind: &str, info: &Info, device: i32) -> Error {
-    let (driver_free, driver_total) =
-        if device < 0 { (0, 0) } else { memory_info(device).unwrap_or_default() };
+    let (driver_free, driver_total) = if device < 0 { (0, 0) } else { memory_info(device).unwrap_or_default() };
     Error::OutOfMemory(Box::new(OutOfMemory {
         requested: request.bytes as u64,
         live: info.live_bytes,

@@ -1,7 +1,7 @@
 //! Work on streams: order, copies, waiting.
 //!
-//! A default stream is that of `device`, the device of the memory it is about, and not of whatever happens to be current on
-//! the calling thread (`ownership.md`, rule 6).
+//! A default stream is that of `default`, the device of the memory it is about, and not of whatever happens to be current on
+//! the calling thread (`ownership.md`, rule 6). -1 stands for the current device, for calls that are about no memory.
 
 use tenure_driver::{Current, Device, Event};
 

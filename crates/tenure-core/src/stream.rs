@@ -15,8 +15,8 @@ use tenure_driver::RawStream;
 
 use crate::error::{Payload, Result};
 use crate::resource::registry;
-use crate::sync::{Arc, OnceCell};
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Arc, OnceCell};
 
 /// Who ends the driver's stream.
 #[derive(Debug)]
@@ -100,9 +100,7 @@ impl StreamObject {
 
     /// False when somebody has reset its device: the stream went with the context, and no driver call may name it.
     fn is_there(&self) -> bool {
-        crate::device::driver()
-            .and_then(|driver| Ok(driver.device(self.device)?.context_is_alive()?))
-            .unwrap_or(false)
+        crate::device::driver().and_then(|driver| Ok(driver.device(self.device)?.context_is_alive()?)).unwrap_or(false)
     }
 }
 

@@ -89,7 +89,8 @@ fn the_default_stream_of_another_thread_is_not_this_threads() {
         });
     });
     // The same of a stream that was recorded, for a resource that needs to name a living one.
-    let own = Resource::new(AsyncPool::new(AsyncOptions { device: Some(0), ..AsyncOptions::default() }).unwrap()).unwrap();
+    let own =
+        Resource::new(AsyncPool::new(AsyncOptions { device: Some(0), ..AsyncOptions::default() }).unwrap()).unwrap();
     let wrong = misuse::count();
     let mut made = Buffer::create(MIB, 256, object(0), own.light()).unwrap();
     made.record_stream(per_thread());
@@ -104,7 +105,7 @@ fn the_default_stream_of_another_thread_is_not_this_threads() {
 fn host_memory_is_freed_in_the_order_of_the_device_that_was_current() {
     let (_guard, driver) = alone();
     current(driver, 1);
-    let mut buffer = Buffer::create(4096, 256, default(), shared::pinned().unwrap().light()).unwrap();
+    let mut buffer = Buffer::create(4096, 256, default(), shared::system().unwrap().light()).unwrap();
     let host = host();
     let used = object(1);
     late_fill(&used, 1, host, 9, 4096);
@@ -185,7 +186,8 @@ fn a_default_stream_may_be_that_of_the_current_device() {
 #[test]
 fn what_could_not_be_freed_is_not_adopted() {
     let (_guard, _) = alone();
-    let own = Resource::new(AsyncPool::new(AsyncOptions { device: Some(0), ..AsyncOptions::default() }).unwrap()).unwrap();
+    let own =
+        Resource::new(AsyncPool::new(AsyncOptions { device: Some(0), ..AsyncOptions::default() }).unwrap()).unwrap();
     let stream = object(0);
     let ptr = own.allocate(1000, 256, stream.as_carried()).unwrap();
     // A raw value that may be dead when the buffer goes; a stream of another device; a size; an alignment.
@@ -216,7 +218,8 @@ fn what_could_not_be_freed_is_not_adopted() {
 #[test]
 fn a_buffer_can_be_closed_with_a_raw_stream_that_the_caller_names() {
     let (_guard, _) = alone();
-    let own = Resource::new(AsyncPool::new(AsyncOptions { device: Some(0), ..AsyncOptions::default() }).unwrap()).unwrap();
+    let own =
+        Resource::new(AsyncPool::new(AsyncOptions { device: Some(0), ..AsyncOptions::default() }).unwrap()).unwrap();
     let stream = object(0);
     let mut buffer = Buffer::create(1000, 256, stream.clone(), own.light()).unwrap();
     buffer.close(Some(StreamHold::raw(stream.value()))).unwrap();
@@ -248,7 +251,11 @@ fn foreign_memory_goes_after_its_recorded_streams() {
         late_fill(&used, 0, ptr, 5, 4096);
         buffer.record_stream(used.clone());
         drop(buffer);
-        assert_eq!(FREED.load(Ordering::SeqCst), 5, "freed (with a function: {with_free}) before the recorded work was done");
+        assert_eq!(
+            FREED.load(Ordering::SeqCst),
+            5,
+            "freed (with a function: {with_free}) before the recorded work was done"
+        );
     }
 }
 

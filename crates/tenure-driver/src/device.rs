@@ -283,17 +283,13 @@ impl Device {
             virtual_memory: flag(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?
                 && driver.has("cuMemCreate")
                 && driver.has("cuMemMap"),
-            pools: flag(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?
-                && driver.has("cuMemAllocFromPoolAsync"),
+            pools: flag(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)? && driver.has("cuMemAllocFromPoolAsync"),
             managed: flag(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)? && driver.has("cuMemAllocManaged"),
             concurrent_managed: flag(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)?,
             pageable_access: flag(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)?,
             host_register: flag(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED)?,
             page_fds: flag(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?,
-            pool_handle_types: u32::try_from(number(
-                CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
-            )?)
-            .unwrap_or(0),
+            pool_handle_types: u32::try_from(number(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES)?).unwrap_or(0),
             rdma_pages: flag(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
             unified_addressing: flag(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)?,
             integrated: flag(CU_DEVICE_ATTRIBUTE_INTEGRATED)?,

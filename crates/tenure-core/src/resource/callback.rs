@@ -292,10 +292,8 @@ impl MemoryResource for CallbackResource {
                 let ptr = made?;
                 let home = self.device.or_else(|| device::current().ok()).unwrap_or(-1);
                 self.admit(ptr, request, home, || {
-                    let freed = self
-                        .callbacks
-                        .deallocate_sync(ptr, request.bytes, request.align)
-                        .unwrap_or_else(|| {
+                    let freed =
+                        self.callbacks.deallocate_sync(ptr, request.bytes, request.align).unwrap_or_else(|| {
                             self.callbacks.deallocate(ptr, request.bytes, request.align, StreamRef::DEFAULT)
                         });
                     if let Err(e) = freed {

@@ -70,7 +70,9 @@ impl Named {
     /// [`Error::BadHandle`] when there is none; nothing changed.
     pub fn drop_anchor(&self) -> Result<()> {
         self.slot.drop_anchor().map_err(|_| {
-            Error::BadHandle("this reference to the resource was released already: each reference is released once".into())
+            Error::BadHandle(
+                "this reference to the resource was released already: each reference is released once".into(),
+            )
         })
     }
 
@@ -233,9 +235,9 @@ impl Resource {
     /// # Errors
     /// [`Error::BadHandle`] when no resource of this id is alive.
     pub fn from_raw(id: u64) -> Result<Self> {
-        Named::borrowed(id)
-            .map(|named| Self { named })
-            .ok_or_else(|| Error::BadHandle("this resource handle is null, was released, or is not one of tenure's".into()))
+        Named::borrowed(id).map(|named| Self { named }).ok_or_else(|| {
+            Error::BadHandle("this resource handle is null, was released, or is not one of tenure's".into())
+        })
     }
 
     /// Lets go of the anchor without dropping it; the id stands for it.

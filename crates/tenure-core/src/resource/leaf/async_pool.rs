@@ -104,15 +104,14 @@ impl AsyncPool {
             Ok(device::driver()?.pool_create(&props)? as u64)
         })?;
         // From here on `made` gives the pool back on every way out.
-        let made =
-            Self {
-                pool,
-                owned: true,
-                device,
-                handle_type: options.handle_type,
-                stream_outlives_buffer: options.stream_outlives_buffer,
-                book: Book::new(),
-            };
+        let made = Self {
+            pool,
+            owned: true,
+            device,
+            handle_type: options.handle_type,
+            stream_outlives_buffer: options.stream_outlives_buffer,
+            book: Book::new(),
+        };
         made.set_release_threshold(options.release_threshold.unwrap_or(u64::MAX))?;
         if let Some(bytes) = options.initial_pool_size.filter(|bytes| *bytes > 0) {
             made.fill(bytes)?;
@@ -191,9 +190,7 @@ impl AsyncPool {
     pub fn set_release_threshold(&self, bytes: u64) -> Result<()> {
         device::on(self.device, || {
             // SAFETY: the pool exists while this resource does.
-            Ok(unsafe {
-                device::driver()?.pool_set_attribute(self.raw(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes)
-            }?)
+            Ok(unsafe { device::driver()?.pool_set_attribute(self.raw(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, bytes) }?)
         })
     }
 

@@ -125,9 +125,7 @@ impl<S: Source> Plain<S> {
 
     /// Takes back what [`note_pages_taken`](Self::note_pages_taken) showed. Never goes below zero.
     pub fn note_pages_given(&self, bytes: u64) {
-        let _ = self
-            .pages
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_sub(bytes)));
+        let _ = self.pages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_sub(bytes)));
     }
 
     /// Makes a block, with room in front of it where its maker does not align enough. Returns the address to hand out
@@ -199,7 +197,10 @@ impl<S: Source> Plain<S> {
                 None => Ok(()),
             };
         }
-        if live && let Some(home) = device::home_of(stream, booked.home)? && home != booked.home {
+        if live
+            && let Some(home) = device::home_of(stream, booked.home)?
+            && home != booked.home
+        {
             device::wait_stream_on(stream, home)?;
         }
         if booked.home < 0 { Ok(()) } else { device::prove(booked.home) }
