@@ -110,7 +110,9 @@ def build_pyo3(folder):
     cargo = compiler("CARGO", "cargo")
     if not (ROOT / "Cargo.toml").is_file():
         raise Skipped("the Rust sources are not here")
-    run(*cargo, "build", "--quiet", "--release", "-p", "column-pyo3", cwd=ROOT)
+    # A module for the stable ABI: no Python is needed to build it, and none is linked.
+    environment = {**os.environ, "PYO3_BUILD_EXTENSION_MODULE": "1", "PYO3_NO_PYTHON": "1"}
+    run(*cargo, "build", "--quiet", "--release", "-p", "column-pyo3", cwd=ROOT, env=environment)
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     shutil.copy2(target / "release" / "libcolumn_pyo3.so", folder / "column_pyo3.abi3.so")
 
