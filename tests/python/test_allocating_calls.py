@@ -55,6 +55,37 @@ def test_a_call_that_is_missing_is_found(tmp_path):
         assert checked.returncode == 1 and f" {call} is public and is in neither list" in checked.stdout
 
 
+def test_the_table_is_read_where_the_list_says(tmp_path):
+    """ci/check-table passes, and finds a reading in the pool, and a second one in a public call."""
+    tool = ROOT / "ci/check-table"
+    checked = subprocess.run([sys.executable, tool], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+    tree = tmp_path / "tree"
+    for part in sorted(ROOT.glob("crates/*/src")):
+        shutil.copytree(part, tree / part.relative_to(ROOT))
+    shutil.copytree(ROOT / "include", tree / "include")
+    (tree / "ci").mkdir()
+    shutil.copy(tool, tree / "ci")
+    for file, before, after in (
+        (
+            "crates/tenure-core/src/pool/mod.rs",
+            "    pub fn options(&self) -> &PoolOptions {\n",
+            "    pub fn options(&self) -> &PoolOptions {\n        let _ = crate::current::get(0);\n",
+        ),
+        (
+            "crates/tenure-core/src/buffer.rs",
+            "None => current::get(",
+            "None if false => current::get(0),\n        None => current::get(",
+        ),
+    ):
+        text = (ROOT / file).read_text()
+        assert before in text
+        (tree / file).write_text(text.replace(before, after, 1))
+        checked = subprocess.run([sys.executable, tree / "ci/check-table"], capture_output=True, text=True)
+        assert checked.returncode == 1 and f"{file}::" in checked.stdout, checked.stdout
+        (tree / file).write_text(text)
+
+
 # ---------------------------------------------------------------------------------------------------------------- Python
 
 

@@ -1,6 +1,6 @@
 //! Each driver call of each scenario fails once at each point. See [`scenario`] for what must hold.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::print_stdout, reason = "a test that says how much it has looked at")]
 
 mod scenario;
 
@@ -13,6 +13,54 @@ use tenure_core::resource::leaf::shared;
 use tenure_core::stream::{StreamHold, StreamObject, StreamRef};
 use tenure_core::{current, misuse};
 use tenure_driver::sim;
+
+/// The kinds of call that the scenarios make together. What a process asks once, at its first use of a device, is in
+/// [`first_use_may_fail_at_each_call`].
+const KINDS: [&str; 43] = [
+    "cuCtxGetCurrent",
+    "cuCtxGetId",
+    "cuCtxPopCurrent",
+    "cuCtxPushCurrent",
+    "cuDeviceGetCount",
+    "cuDeviceGetDefaultMemPool",
+    "cuDevicePrimaryCtxGetState",
+    "cuEventCreate",
+    "cuEventDestroy",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuMemAddressFree",
+    "cuMemAddressReserve",
+    "cuMemAlloc",
+    "cuMemAllocFromPoolAsync",
+    "cuMemAllocManaged",
+    "cuMemCreate",
+    "cuMemFree",
+    "cuMemFreeAsync",
+    "cuMemFreeHost",
+    "cuMemGetInfo",
+    "cuMemHostAlloc",
+    "cuMemMap",
+    "cuMemPoolCreate",
+    "cuMemPoolDestroy",
+    "cuMemPoolGetAttribute",
+    "cuMemPoolSetAttribute",
+    "cuMemPoolTrimTo",
+    "cuMemRelease",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemcpyAsync",
+    "cuMemsetD8Async",
+    "cuStreamCreate",
+    "cuStreamDestroy",
+    "cuStreamGetCtx",
+    "cuStreamGetFlags",
+    "cuStreamGetId",
+    "cuStreamIsCapturing",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuThreadExchangeStreamCaptureMode",
+];
 
 #[test]
 fn each_call_may_fail_at_each_point() {
@@ -58,6 +106,10 @@ fn each_call_may_fail_at_each_point() {
     );
     println!("{calls:?}");
     assert!(wrong.is_empty(), "{} of {runs}:\n\n{}", wrong.len(), wrong.join("\n\n"));
+    if only.is_none() {
+        let unmade: Vec<_> = KINDS.iter().filter(|call| !calls.contains_key(**call)).collect();
+        assert!(unmade.is_empty(), "no scenario makes these calls any more: {unmade:?}");
+    }
     // Work that is to be under way may have ended on a machine that has more to do.
     assert!(missed * 100 < runs, "{missed} of {runs}: the scenarios are not the same each time");
 }
