@@ -282,9 +282,10 @@ impl Book {
         }
     }
 
-    /// "Unknown" said more exactly, where another shard knows the block around it. Outside any lock.
+    /// "Unknown" and "freed already" said more exactly, where another shard knows the live block around it. Outside any
+    /// lock.
     fn explain(&self, misuse: Misuse) -> Misuse {
-        if misuse.kind != MisuseKind::UnknownPointer {
+        if !matches!(misuse.kind, MisuseKind::UnknownPointer | MisuseKind::DoubleFree) {
             return misuse;
         }
         match self.find(misuse.ptr) {
@@ -425,6 +426,15 @@ mod tests {
         let stale = book.insert(0x10000, Booked::new(&request(64, 9), 0, 0, 0x10000));
         assert_eq!(stale.map(|b| b.bytes), Some(1000));
         assert_eq!((book.live_bytes(), book.live_count()), (64, 1));
+    }
+
+    #[test]
+    fn an_address_that_was_freed_and_lies_inside_a_live_block_now_is_interior() {
+        let book = book_of(&[(0x10000, 4096)]);
+        book.take(0x10000, &request(4096, 7)).expect("live");
+        book.insert(0x8000, Booked::new(&request(0x10000, 7), 0, 0, 0x8000));
+        let wrong = book.take(0x10000, &request(4096, 7)).expect_err("not live");
+        assert_eq!((wrong.kind, wrong.owner_bytes), (MisuseKind::InteriorPointer, 0x10000));
     }
 
     #[test]
