@@ -16,7 +16,7 @@
  * The functions, or the object, are moved into the resource and destroyed with it, once, on any thread, after the last buffer.
  * They are called on any thread, with no lock of the library held, and may allocate. An exception from `allocate` reaches the
  * caller as the same exception, whatever languages lie between; a `std::bad_alloc`, or a null result, is out of memory to
- * everybody else. An exception from `deallocate` is reported to the handler of wrong frees and never stops the free.
+ * everybody else. An exception from `deallocate` is reported in one line on stderr and never stops the free.
  */
 
 #pragma once
@@ -74,11 +74,13 @@ struct object_functions {
                                   tenure_request const* request,
                                   tenure_stream stream) noexcept
   {
-    // The block is gone for the library, whatever the function did: it is told to the handler, with the exception's own text.
-    ::tenure::detail::call_and_report([&] {
+    try {
       static_cast<Object*>(context)->deallocate(cuda_stream_view(stream), ptr, request->bytes, request->alignment);
-    });
-    return TENURE_OK;
+      return TENURE_OK;
+    } catch (...) {
+      // The library reports it with the exception's text, and counts the block as freed.
+      return ::tenure::detail::hand_over_exception();
+    }
   }
   static tenure_status trim(void* context, std::size_t keep_bytes, std::size_t* released) noexcept
   {
