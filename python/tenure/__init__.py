@@ -54,6 +54,16 @@ from ._tenure import (  # noqa: E402
 
 __version__ = library_version()
 
+
+def describe():
+    """What is here: version, device layer, driver and devices. See ``__init__.pyi``."""
+    import json
+
+    from ._tenure import describe as text
+
+    return json.loads(text())
+
+
 __all__ = [
     "DEFAULT_STREAM",
     "LEGACY_DEFAULT_STREAM",
@@ -64,6 +74,7 @@ __all__ = [
     "OwnershipError",
     "Stream",
     "__version__",
+    "describe",
     "device_count",
     "device_info",
     "from_cuda_array_interface",

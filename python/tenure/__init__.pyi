@@ -369,3 +369,7 @@ def device_info(device: int | None = None) -> dict[str, Any]:
 
 def library_version() -> str:
     """The version of libtenure."""
+
+def describe() -> dict[str, Any]:
+    """What is here: ``version``, ``abi``, ``requested_device``; then ``layer`` (``"cuda"`` or ``"sim"``), ``library``,
+    ``driver_version`` and ``devices``, or ``error`` with the reason why there is no device layer."""
