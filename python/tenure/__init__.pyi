@@ -248,7 +248,8 @@ class DeviceBuffer:
 
         ``owner``: for memory that no resource of tenure's made. A callable is called as ``owner(ptr, size, stream)`` to free
         the memory; any other object is kept alive and let go. ``device`` says where the memory is (default: the stream's
-        device; -1: the host's).
+        device; -1: the host's). An owner that holds the buffer is a cycle through the engine, which is not collected: close the
+        buffer.
 
         ``stream`` is the stream in whose order the memory may be used now, and will be freed.
         """

@@ -269,7 +269,8 @@ def test_streams_that_dlpack_forbids(stream, pool):
 @pytest.mark.parametrize("stream", [None, -1, 1, 2])
 def test_streams_that_dlpack_allows(stream, pool):
     DeviceBuffer(size=1, mr=pool).__dlpack__(stream=stream)
-    DeviceBuffer(size=1, mr=pool).__dlpack__(stream=Stream().handle)
+    theirs = Stream()
+    DeviceBuffer(size=1, mr=pool).__dlpack__(stream=theirs.handle)
 
 
 @pytest.mark.parametrize("device", [(4, 0), (2, 77), (99, 0), (1, 5)])

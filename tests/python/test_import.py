@@ -17,8 +17,10 @@ PACKAGE = Path(tenure.__file__).parent
 
 def test_no_driver_call_no_numpy_no_output():
     code = """
-import sys, tenure
-loaded = sys.modules.keys() & {"numpy", "asyncio", "dataclasses", "typing", "inspect", "ctypes"}
+import sys
+before = set(sys.modules)
+import tenure
+loaded = (sys.modules.keys() - before) & {"numpy", "asyncio", "dataclasses", "typing", "inspect", "ctypes"}
 assert not loaded, loaded
 maps = open("/proc/self/maps").read()
 assert "libcuda" not in maps
@@ -186,3 +188,8 @@ def test_the_command(tmp_path):
 
 def test_version():
     assert tenure.__version__.count(".") == 2
+
+
+def test_the_extension_links_no_interpreter():
+    """One file serves every Python from 3.11 on; a name of one version's library in it would load a second interpreter."""
+    assert b"libpython3" not in Path(tenure._tenure.__file__).read_bytes()

@@ -14,11 +14,10 @@
 //! * The methods that copy between host and device return when the copy is done.
 //! * `stream=None` is the home stream, except in constructors, where it is `DEFAULT_STREAM`.
 
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 use pyo3::{PyTypeInfo, ffi};
@@ -28,7 +27,7 @@ use crate::buffer_copy;
 use crate::buffer_export;
 use crate::current;
 use crate::dlpack;
-use crate::errors::{call, check, drop_reference, try_call};
+use crate::errors::{call, check, try_call};
 use crate::foreign;
 use crate::gil;
 use crate::resource::{self, DeviceMemoryResource};
@@ -55,6 +54,13 @@ impl Owned {
     #[inline]
     pub(crate) fn handle(&self) -> tenure_buffer {
         self.0.load(Ordering::Acquire)
+    }
+
+    /// Gives the buffer away and takes `other` instead.
+    pub(crate) fn exchange(&self, other: Self) -> tenure_buffer {
+        let buffer = self.0.swap(other.handle(), Ordering::AcqRel);
+        std::mem::forget(other);
+        buffer
     }
 }
 
@@ -131,7 +137,9 @@ impl DeviceBuffer {
     #[inline]
     pub(crate) fn owned(&self) -> PyResult<&Arc<Owned>> {
         self.owned.get().ok_or_else(|| {
-            PyTypeError::new_err("this DeviceBuffer was never made: its __init__ was not called or failed; call super().__init__(...)")
+            PyTypeError::new_err(
+                "this DeviceBuffer was never made: its __init__ was not called or failed; call super().__init__(...)",
+            )
         })
     }
 
@@ -251,7 +259,7 @@ impl DeviceBuffer {
 
 /// What a buffer of the engine's is now.
 #[inline]
-fn view_of(py: Python<'_>, buffer: tenure_buffer) -> PyResult<tenure_buffer_view> {
+pub(crate) fn view_of(py: Python<'_>, buffer: tenure_buffer) -> PyResult<tenure_buffer_view> {
     // SAFETY: all fields are integers and pointers, for which zeros are values.
     let mut view: tenure_buffer_view = unsafe { std::mem::zeroed() };
     view.size = size_of::<tenure_buffer_view>();
@@ -594,77 +602,8 @@ fn _rebuild<'py>(cls: &Bound<'py, PyType>, bytes: &Bound<'_, PyBytes>) -> PyResu
     buffer_copy::to_device(cls, bytes, None, None)
 }
 
-/// For `tenure/python.h`: a `DeviceBuffer` that takes an engine's buffer over.
-#[pyfunction]
-fn _wrap_buffer(py: Python<'_>, handle: u64) -> PyResult<Bound<'_, DeviceBuffer>> {
-    // What is no buffer is refused before anybody owns it.
-    view_of(py, handle)?;
-    DeviceBuffer::wrap(py, handle)
-}
-
-/// For `tenure/python.h`: the engine's buffer, borrowed while `buffer` lives and is not changed.
-#[pyfunction]
-fn _borrow_buffer(buffer: &Bound<'_, PyAny>) -> PyResult<u64> {
-    ours(buffer)?.get().handle()
-}
-
-/// For `tenure/python.h`: the engine's buffer, which the caller owns now. The Python object is empty afterwards.
-#[pyfunction]
-fn _take_buffer(buffer: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let py = buffer.py();
-    let this = ours(buffer)?.get();
-    let _change = this.change(py, "taken")?;
-    let view = this.view(py)?;
-    let mut resource = TENURE_RESOURCE_NULL;
-    // SAFETY: `resource` is valid for writing.
-    check(py, unsafe { (api().buffer_resource)(this.handle()?, &mut resource) })?;
-    if resource == TENURE_RESOURCE_NULL {
-        // Adopted with an owner: what stays behind needs some resource, and allocates nothing.
-        // SAFETY: `resource` is valid for writing.
-        check(py, unsafe { (api().cuda_resource)(&mut resource) })?;
-    }
-    let empty = create(py, 0, view.stream, resource);
-    // SAFETY: the reference is ours and is given back once.
-    gil::give_back(|| unsafe { (api().resource_try_release)(resource) }, || unsafe {
-        (api().resource_release)(resource)
-    });
-    let empty = empty?;
-    let taken = this.owned()?.0.swap(empty.handle(), Ordering::AcqRel);
-    std::mem::forget(empty);
-    Ok(taken)
-}
-
-fn ours<'a, 'py>(buffer: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, DeviceBuffer>> {
-    buffer.cast::<DeviceBuffer>().map_err(|_| {
-        let kind = buffer.get_type().name().map(|n| n.to_string()).unwrap_or_default();
-        PyTypeError::new_err(format!("a tenure.DeviceBuffer is needed, not {kind}"))
-    })
-}
-
 /// Adds the class and its functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<DeviceBuffer>()?;
-    module.add_function(wrap_pyfunction!(_rebuild, module)?)?;
-    module.add_function(wrap_pyfunction!(_wrap_buffer, module)?)?;
-    module.add_function(wrap_pyfunction!(_borrow_buffer, module)?)?;
-    module.add_function(wrap_pyfunction!(_take_buffer, module)?)
-}
-
-/// # Errors
-/// `ValueError`, with the sizes.
-pub(crate) fn fits(have: usize, need: usize, what: &str) -> PyResult<()> {
-    if need <= have {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!("{what} has {need} bytes and there is room for {have}; resize the buffer first or copy a part")))
-}
-
-/// `*const` to `*mut` of an address.
-pub(crate) fn pointer(address: usize) -> *mut c_void {
-    address as *mut c_void
-}
-
-/// A reference to a Python object that an engine's owner keeps; `drop_reference` gives it back.
-pub(crate) fn keep(object: &Bound<'_, PyAny>) -> tenure_owner {
-    tenure_owner { context: object.clone().into_ptr().cast(), release: Some(drop_reference) }
+    module.add_function(wrap_pyfunction!(_rebuild, module)?)
 }

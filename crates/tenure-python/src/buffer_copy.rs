@@ -12,9 +12,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 use tenure_abi::*;
 
-use crate::buffer::{self, DeviceBuffer, Owned, fits, pointer, resource_or_current};
+use crate::buffer::{self, DeviceBuffer, Owned, resource_or_current, view_of};
 use crate::errors::call;
 use crate::foreign::CudaArray;
+use crate::size::pointer;
 use crate::stream::{self, Stream};
 use crate::table::api;
 
@@ -67,18 +68,9 @@ pub(crate) fn fill_from(
     bytes: usize,
     stream: tenure_stream,
 ) -> PyResult<()> {
-    let to = view_of(py, owned)?.ptr;
+    let to = view_of(py, owned.handle())?.ptr;
     // SAFETY: the new buffer has `bytes` bytes; that `from` has them is what the caller of `DeviceBuffer(ptr=)` states.
     unsafe { copy_and_wait(py, to, pointer(from), bytes, stream) }
-}
-
-fn view_of(py: Python<'_>, owned: &Owned) -> PyResult<tenure_buffer_view> {
-    // SAFETY: all fields are integers and pointers, for which zeros are values.
-    let mut view: tenure_buffer_view = unsafe { std::mem::zeroed() };
-    view.size = size_of::<tenure_buffer_view>();
-    // SAFETY: `view` is valid and its size is set.
-    crate::errors::check(py, unsafe { (api().buffer_view)(owned.handle(), &mut view) })?;
-    Ok(view)
 }
 
 /// Host memory of any object with the buffer protocol.
@@ -91,7 +83,9 @@ fn host_bytes(object: &Bound<'_, PyAny>, what: &str) -> PyResult<PyUntypedBuffer
         PyTypeError::new_err(format!("{what} must be bytes or another object with the buffer protocol, not {kind}"))
     })?;
     if !buffer.is_c_contiguous() {
-        return Err(PyValueError::new_err(format!("{what} must be contiguous; copy it first (numpy.ascontiguousarray)")));
+        return Err(PyValueError::new_err(format!(
+            "{what} must be contiguous; copy it first (numpy.ascontiguousarray)"
+        )));
     }
     Ok(buffer)
 }
@@ -109,7 +103,7 @@ pub(crate) fn to_device<'py>(
     let host = host_bytes(host, "b")?;
     let bytes = host.len_bytes();
     let owned = buffer::create(py, bytes, stream.carried(), resource)?;
-    let to = view_of(py, &owned)?.ptr;
+    let to = view_of(py, owned.handle())?.ptr;
     // SAFETY: the new buffer and the host buffer, which is held, have `bytes` bytes.
     unsafe { copy_and_wait(py, to, host.buf_ptr(), bytes, stream.carried()) }?;
     let handle = owned.handle();
@@ -266,4 +260,15 @@ pub(crate) fn tobytes<'py>(
     // SAFETY: the buffer is in use by this call, and the new object has as many bytes.
     unsafe { copy_and_wait(py, to.cast(), view.ptr, view.bytes, carried) }?;
     Ok(bytes)
+}
+
+/// # Errors
+/// `ValueError`, with the sizes.
+fn fits(have: usize, need: usize, what: &str) -> PyResult<()> {
+    if need <= have {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "{what} has {need} bytes and there is room for {have}; resize the buffer first or copy a part"
+    )))
 }

@@ -116,8 +116,7 @@ pub(crate) unsafe fn get_buffer(slf: Bound<'_, DeviceBuffer>, view: *mut ffi::Py
         (*view).len = length;
         (*view).readonly = c_int::from(readonly);
         (*view).itemsize = 1;
-        (*view).format =
-            if wants(ffi::PyBUF_FORMAT) { c"B".as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        (*view).format = if wants(ffi::PyBUF_FORMAT) { c"B".as_ptr().cast_mut() } else { std::ptr::null_mut() };
         (*view).ndim = 1;
         (*view).shape = if wants(ffi::PyBUF_ND) { &raw mut (*shape).shape } else { std::ptr::null_mut() };
         (*view).strides = if wants(ffi::PyBUF_STRIDES) { &raw mut (*shape).stride } else { std::ptr::null_mut() };

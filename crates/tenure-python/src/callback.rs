@@ -102,7 +102,9 @@ fn call_allocate(py: Python<'_>, context: &Context, bytes: usize, stream: tenure
         answer.extract().map_err(|_| PyValueError::new_err("allocate_func returned an integer that is no address"))?
     } else {
         let kind = answer.get_type().name()?;
-        return Err(PyTypeError::new_err(format!("allocate_func must return the address of {bytes} bytes (int), not {kind}")));
+        return Err(PyTypeError::new_err(format!(
+            "allocate_func must return the address of {bytes} bytes (int), not {kind}"
+        )));
     };
     if ptr == 0 {
         return Err(PyValueError::new_err(format!(
@@ -277,9 +279,8 @@ impl CallbackMemoryResource {
         };
         let mut made = TENURE_RESOURCE_NULL;
         // SAFETY: the table is copied; the context belongs to the resource from the successful call on.
-        let status = crate::errors::call(slf.py(), || unsafe {
-            (api().callback_create)(&vtable, context.cast(), &mut made)
-        });
+        let status =
+            crate::errors::call(slf.py(), || unsafe { (api().callback_create)(&vtable, context.cast(), &mut made) });
         if let Err(e) = status {
             // SAFETY: the call failed, so the context is still ours.
             unsafe { drop_context(context.cast()) };

@@ -66,7 +66,10 @@ impl Drop for Held {
     fn drop(&mut self) {
         let handle = self.0;
         // SAFETY: this reference is ours and is given back once.
-        gil::give_back(|| unsafe { (api().resource_try_release)(handle) }, || unsafe { (api().resource_release)(handle) });
+        gil::give_back(
+            || unsafe { (api().resource_try_release)(handle) },
+            || unsafe { (api().resource_release)(handle) },
+        );
     }
 }
 
@@ -314,11 +317,8 @@ impl Using {
     fn __enter__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let mr = self.mr.bind(py);
         let resource = Arc::new(Held::retain(py, resource::argument(mr)?)?);
-        let binding = Arc::new(Binding {
-            device: device(py)?,
-            resource: Mutex::new(resource),
-            ended: AtomicBool::new(false),
-        });
+        let binding =
+            Arc::new(Binding { device: device(py)?, resource: Mutex::new(resource), ended: AtomicBool::new(false) });
         let before = bindings(chain(py)?.as_ref());
         let mut all = before.clone();
         all.push(binding.clone());

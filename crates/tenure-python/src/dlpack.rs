@@ -23,12 +23,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 use tenure_abi::*;
 
-use crate::buffer::{self, DeviceBuffer, Owned, pointer};
+use crate::buffer::{self, DeviceBuffer, Owned, view_of};
 use crate::buffer_copy::{duplicate, wait_for};
 use crate::buffer_export::{may_be_dead, wait_home};
 use crate::errors::{call, check};
 use crate::foreign::{contiguous, foreign};
 use crate::gil;
+use crate::size::pointer;
 use crate::stream::{self, Stream};
 use crate::table::api;
 
@@ -178,8 +179,12 @@ fn consumer(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<tenure_stream>
     };
     match number {
         -1 => Ok(None),
-        0 => Err(PyValueError::new_err("stream=0 is not allowed by DLPack; 1 is the legacy default stream, 2 the per-thread one")),
-        number if number < 0 => Err(PyValueError::new_err(format!("stream={number} is no stream; DLPack knows -1, 1, 2 and addresses"))),
+        0 => Err(PyValueError::new_err(
+            "stream=0 is not allowed by DLPack; 1 is the legacy default stream, 2 the per-thread one",
+        )),
+        number if number < 0 => {
+            Err(PyValueError::new_err(format!("stream={number} is no stream; DLPack knows -1, 1, 2 and addresses")))
+        }
         1 => Ok(Some(stream::DEFAULT)),
         number => Ok(Some(tenure_stream { raw: pointer(number as usize), object: 0 })),
     }
@@ -206,13 +211,17 @@ pub(crate) fn export<'py>(
         )));
     }
     if to_host && copy == Some(false) {
-        return Err(PyBufferError::new_err("memory of a CUDA device reaches the CPU only as a copy; leave copy=False out"));
+        return Err(PyBufferError::new_err(
+            "memory of a CUDA device reaches the CPU only as a copy; leave copy=False out",
+        ));
     }
     let versioned = max_version.is_some_and(|(major, _)| major >= 1);
     let readonly = this.readonly.load(Ordering::Acquire);
     let copied = to_host || copy == Some(true);
     if readonly && !copied && !versioned {
-        return Err(PyBufferError::new_err("the memory is read-only, which DLPack below version 1 cannot say; ask for a copy"));
+        return Err(PyBufferError::new_err(
+            "the memory is read-only, which DLPack below version 1 cannot say; ask for a copy",
+        ));
     }
     // For the CPU the host waits; for a device, the consumer's stream does.
     let theirs = if target.0 == CPU {
@@ -230,7 +239,7 @@ pub(crate) fn export<'py>(
     } else {
         this.owned()?.clone()
     };
-    let exported = view_of(py, &owned)?;
+    let exported = view_of(py, owned.handle())?;
     if exported.bytes != 0 {
         let _turn = this.turn(py)?;
         hand_over(py, &owned, &exported, target.0 == CPU, theirs)?;
@@ -274,8 +283,7 @@ pub(crate) fn export<'py>(
         }
         capsule(py, export.cast(), VERSIONED_NAME)
     } else {
-        let managed =
-            Managed { tensor, manager_ctx: std::ptr::null_mut(), deleter: Some(delete_legacy) };
+        let managed = Managed { tensor, manager_ctx: std::ptr::null_mut(), deleter: Some(delete_legacy) };
         let export = Box::into_raw(Box::new(Export { managed, shape, strides: [1], _owned: owned }));
         // SAFETY: the box is ours until the capsule has it.
         unsafe {
@@ -295,20 +303,9 @@ fn capsule<'py>(py: Python<'py>, pointer: *mut c_void, name: &'static CStr) -> P
     };
     if made.is_err() {
         // SAFETY: no capsule has it.
-        unsafe {
-            if name == VERSIONED_NAME { delete_versioned(pointer.cast()) } else { delete_legacy(pointer.cast()) }
-        }
+        unsafe { if name == VERSIONED_NAME { delete_versioned(pointer.cast()) } else { delete_legacy(pointer.cast()) } }
     }
     made
-}
-
-fn view_of(py: Python<'_>, owned: &Owned) -> PyResult<tenure_buffer_view> {
-    // SAFETY: all fields are integers and pointers, for which zeros are values.
-    let mut view: tenure_buffer_view = unsafe { std::mem::zeroed() };
-    view.size = size_of::<tenure_buffer_view>();
-    // SAFETY: `view` is valid and its size is set.
-    check(py, unsafe { (api().buffer_view)(owned.handle(), &mut view) })?;
-    Ok(view)
 }
 
 /// Orders the consumer's work behind ours, and our free behind the consumer's work.
@@ -352,9 +349,10 @@ fn own_copy(py: Python<'_>, this: &DeviceBuffer, view: &tenure_buffer_view) -> P
     }
     let copy = duplicate(py, this, home.carried(), resource);
     // SAFETY: the reference is ours and is given back once.
-    gil::give_back(|| unsafe { (api().resource_try_release)(resource) }, || unsafe {
-        (api().resource_release)(resource)
-    });
+    gil::give_back(
+        || unsafe { (api().resource_try_release)(resource) },
+        || unsafe { (api().resource_release)(resource) },
+    );
     copy
 }
 
@@ -448,7 +446,8 @@ impl Taken {
     /// Strided, or larger than an address space.
     fn memory(&self) -> PyResult<(usize, usize)> {
         let tensor = &self.tensor;
-        let dims = usize::try_from(tensor.ndim).map_err(|_| PyBufferError::new_err("the DLPack tensor has a negative number of dimensions"))?;
+        let dims = usize::try_from(tensor.ndim)
+            .map_err(|_| PyBufferError::new_err("the DLPack tensor has a negative number of dimensions"))?;
         let read = |values: *mut i64| -> Vec<i64> {
             if values.is_null() || dims == 0 {
                 return Vec::new();
@@ -459,7 +458,9 @@ impl Taken {
         let too_large = || PyBufferError::new_err("the DLPack tensor is larger than an address space");
         let shape = read(tensor.shape)
             .into_iter()
-            .map(|n| usize::try_from(n).map_err(|_| PyBufferError::new_err("the DLPack tensor has a negative dimension")))
+            .map(|n| {
+                usize::try_from(n).map_err(|_| PyBufferError::new_err("the DLPack tensor has a negative dimension"))
+            })
             .collect::<PyResult<Vec<_>>>()?;
         if shape.len() != dims {
             return Err(PyBufferError::new_err("the DLPack tensor has no shape"));

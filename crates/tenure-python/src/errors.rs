@@ -5,9 +5,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_void};
 
-use pyo3::exceptions::{
-    PyBaseException, PyNotImplementedError, PyRuntimeError, PySystemError, PyValueError,
-};
+use pyo3::exceptions::{PyBaseException, PyNotImplementedError, PyRuntimeError, PySystemError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
@@ -187,13 +185,7 @@ pub(crate) fn raise_through(py: Python<'_>, raised: PyErr) -> tenure_status {
     let value: Py<PyBaseException> = raised.into_value(py);
     // SAFETY: the message is a string; the payload is an owned reference that `drop_reference` or `take_payload` takes.
     unsafe {
-        (api().error_set)(
-            status,
-            message.as_ptr(),
-            PAYLOAD_KIND,
-            value.into_ptr().cast(),
-            Some(drop_reference),
-        );
+        (api().error_set)(status, message.as_ptr(), PAYLOAD_KIND, value.into_ptr().cast(), Some(drop_reference));
     }
     status
 }

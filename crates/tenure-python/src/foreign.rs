@@ -11,12 +11,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 use tenure_abi::*;
 
-use crate::buffer::{DeviceBuffer, keep, pointer};
+use crate::buffer::DeviceBuffer;
 use crate::buffer_copy::wait_for;
-use crate::errors::call;
+use crate::errors::{call, drop_reference};
 use crate::gil;
 use crate::resource;
-use crate::size;
+use crate::size::{self, pointer};
 use crate::stream::{self, Stream};
 use crate::table::api;
 
@@ -53,7 +53,9 @@ pub(crate) fn adopt<'py>(
             let device = match device {
                 Some(device) if device >= -1 => device,
                 Some(device) => {
-                    return Err(PyValueError::new_err(format!("device is {device}; it must be 0 or more, or -1 for memory of the host")));
+                    return Err(PyValueError::new_err(format!(
+                        "device is {device}; it must be 0 or more, or -1 for memory of the host"
+                    )));
                 }
                 None => device_of(py, carried)?,
             };
@@ -146,20 +148,21 @@ impl CudaArray {
         let present = |name: &str| PyResult::Ok(interface.get_item(name)?.filter(|value| !value.is_none()));
         let need = |name: &str| present(name)?.ok_or_else(|| missing(name));
 
-        let shape: Vec<usize> = need("shape")?
-            .extract()
-            .map_err(|_| PyValueError::new_err("\"shape\" of __cuda_array_interface__ must be a tuple of numbers from 0"))?;
+        let shape: Vec<usize> = need("shape")?.extract().map_err(|_| {
+            PyValueError::new_err("\"shape\" of __cuda_array_interface__ must be a tuple of numbers from 0")
+        })?;
         let typestr: String = need("typestr")?.extract()?;
         let item = item_bytes(&typestr)?;
-        let (ptr, readonly): (Bound<'_, PyAny>, bool) = need("data")?
-            .extract()
-            .map_err(|_| PyValueError::new_err("\"data\" of __cuda_array_interface__ must be a pair of address and read-only flag"))?;
-        let bytes = shape
-            .iter()
-            .try_fold(item, |bytes, n| bytes.checked_mul(*n))
-            .ok_or_else(|| PyValueError::new_err("the array of __cuda_array_interface__ is larger than an address space"))?;
+        let (ptr, readonly): (Bound<'_, PyAny>, bool) = need("data")?.extract().map_err(|_| {
+            PyValueError::new_err("\"data\" of __cuda_array_interface__ must be a pair of address and read-only flag")
+        })?;
+        let bytes = shape.iter().try_fold(item, |bytes, n| bytes.checked_mul(*n)).ok_or_else(|| {
+            PyValueError::new_err("the array of __cuda_array_interface__ is larger than an address space")
+        })?;
         if present("mask")?.is_some() {
-            return Err(PyValueError::new_err("arrays with a mask are not supported; export the data without the mask"));
+            return Err(PyValueError::new_err(
+                "arrays with a mask are not supported; export the data without the mask",
+            ));
         }
         if let Some(strides) = present("strides")? {
             let strides: Vec<isize> = strides.extract()?;
@@ -189,7 +192,9 @@ impl CudaArray {
 /// The bytes of one item: the number at the end of `"<f4"`.
 fn item_bytes(typestr: &str) -> PyResult<usize> {
     let wrong = || {
-        PyValueError::new_err(format!("\"typestr\" of __cuda_array_interface__ is {typestr:?}; it must be like \"<f4\" or \"|u1\""))
+        PyValueError::new_err(format!(
+            "\"typestr\" of __cuda_array_interface__ is {typestr:?}; it must be like \"<f4\" or \"|u1\""
+        ))
     };
     let digits = typestr.get(2..).ok_or_else(wrong)?;
     let number: usize = digits.split('[').next().unwrap_or_default().parse().map_err(|_| wrong())?;
@@ -240,3 +245,7 @@ pub(crate) fn from_cuda_array_interface<'py>(
     Ok(buffer)
 }
 
+/// A reference to a Python object that an engine's owner keeps; `drop_reference` gives it back.
+fn keep(object: &Bound<'_, PyAny>) -> tenure_owner {
+    tenure_owner { context: object.clone().into_ptr().cast(), release: Some(drop_reference) }
+}

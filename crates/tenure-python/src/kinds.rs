@@ -44,7 +44,9 @@ pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<B
         "pool" => Bound::new(py, adaptor().add_subclass(PoolMemoryResource))?.into_any(),
         "limiting" => Bound::new(py, adaptor().add_subclass(LimitingResourceAdaptor))?.into_any(),
         "statistics" => Bound::new(py, adaptor().add_subclass(StatisticsResourceAdaptor))?.into_any(),
-        _ if callback::is_ours(handle) => Bound::new(py, base().add_subclass(CallbackMemoryResource::of(handle)))?.into_any(),
+        _ if callback::is_ours(handle) => {
+            Bound::new(py, base().add_subclass(CallbackMemoryResource::of(handle)))?.into_any()
+        }
         _ => Bound::new(py, base())?.into_any(),
     })
 }
@@ -120,7 +122,9 @@ impl CudaAsyncMemoryResource {
         stream_outlives_buffer: bool,
     ) -> PyResult<()> {
         if enable_ipc && enable_fabric {
-            return Err(PyValueError::new_err("enable_ipc and enable_fabric exclude each other: a driver pool has one type of handle"));
+            return Err(PyValueError::new_err(
+                "enable_ipc and enable_fabric exclude each other: a driver pool has one type of handle",
+            ));
         }
         let threshold = size::optional(release_threshold, "release_threshold")?;
         let options = tenure_async_options {
@@ -229,7 +233,9 @@ impl PoolMemoryResource {
         let upstream = resource::argument(upstream_mr)?;
         let maximum = size::optional(maximum_pool_size, "maximum_pool_size")?;
         if maximum == Some(0) {
-            return Err(PyValueError::new_err("maximum_pool_size is 0; leave it out for a pool without a limit of its own"));
+            return Err(PyValueError::new_err(
+                "maximum_pool_size is 0; leave it out for a pool without a limit of its own",
+            ));
         }
         let options = tenure_pool_options {
             size: size_of::<tenure_pool_options>(),

@@ -17,6 +17,7 @@
 
 #![deny(missing_docs)]
 
+mod border;
 mod buffer;
 mod buffer_copy;
 mod buffer_export;
@@ -65,6 +66,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     kinds::register(module)?;
     current::register(module)?;
     buffer::register(module)?;
+    border::register(module)?;
     sim::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
@@ -79,9 +81,8 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(foreign::from_cuda_array_interface, module)?)?;
 
     // SAFETY: the table lives as long as the process, and has no destructor.
-    let capsule = unsafe {
-        PyCapsule::new_with_pointer(py, NonNull::from(api).cast::<c_void>(), c"tenure._tenure._C_API")?
-    };
+    let capsule =
+        unsafe { PyCapsule::new_with_pointer(py, NonNull::from(api).cast::<c_void>(), c"tenure._tenure._C_API")? };
     module.add("_C_API", capsule)?;
 
     // Registered at import, hence run after the hooks of whatever imported tenure.

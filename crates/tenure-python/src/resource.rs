@@ -80,7 +80,10 @@ impl Drop for DeviceMemoryResource {
         };
         drop(gone);
         // SAFETY: this reference is ours and is given back once.
-        gil::give_back(|| unsafe { (api().resource_try_release)(handle) }, || unsafe { (api().resource_release)(handle) });
+        gil::give_back(
+            || unsafe { (api().resource_try_release)(handle) },
+            || unsafe { (api().resource_release)(handle) },
+        );
     }
 }
 
@@ -116,11 +119,7 @@ impl DeviceMemoryResource {
     ///
     /// # Errors
     /// The object has one already (`__init__` was called twice): the given one is released.
-    pub(crate) fn install(
-        slf: &Bound<'_, Self>,
-        handle: tenure_resource,
-        upstream: Option<Py<PyAny>>,
-    ) -> PyResult<()> {
+    pub(crate) fn install(slf: &Bound<'_, Self>, handle: tenure_resource, upstream: Option<Py<PyAny>>) -> PyResult<()> {
         let py = slf.py();
         let this = slf.get();
         let mut id = 0;
@@ -130,9 +129,10 @@ impl DeviceMemoryResource {
         let token = NEXT_TOKEN.fetch_add(1, Ordering::Relaxed);
         if this.handle.compare_exchange(0, handle, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // SAFETY: the reference is ours.
-            gil::give_back(|| unsafe { (api().resource_try_release)(handle) }, || unsafe {
-                (api().resource_release)(handle)
-            });
+            gil::give_back(
+                || unsafe { (api().resource_try_release)(handle) },
+                || unsafe { (api().resource_release)(handle) },
+            );
             return Err(PyRuntimeError::new_err("__init__ was called a second time; a resource is made once"));
         }
         this.id.store(id, Ordering::Release);
@@ -149,9 +149,10 @@ impl DeviceMemoryResource {
         check(py, unsafe { (api().resource_id)(handle, &mut id) })?;
         if let Some(object) = Self::alive(py, id) {
             // SAFETY: the reference is ours; the object has its own.
-            gil::give_back(|| unsafe { (api().resource_try_release)(handle) }, || unsafe {
-                (api().resource_release)(handle)
-            });
+            gil::give_back(
+                || unsafe { (api().resource_try_release)(handle) },
+                || unsafe { (api().resource_release)(handle) },
+            );
             return Ok(object);
         }
         let object = kinds::blank(py, handle)?;

@@ -37,21 +37,27 @@ fn slow(value: &Bound<'_, PyAny>, what: &str) -> PyResult<usize> {
         return parse(value.py(), &text.to_cow()?, what);
     }
     if value.is_instance_of::<PyBool>() {
-        return Err(PyTypeError::new_err(format!("{what} must be a number of bytes or text such as \"1GiB\", not a bool")));
+        return Err(PyTypeError::new_err(format!(
+            "{what} must be a number of bytes or text such as \"1GiB\", not a bool"
+        )));
     }
     let index = value.call_method0("__index__").map_err(|e| {
         if !e.is_instance_of::<pyo3::exceptions::PyAttributeError>(value.py()) {
             return e;
         }
         let kind = value.get_type().name().map(|n| n.to_string()).unwrap_or_default();
-        PyTypeError::new_err(format!("{what} must be a number of bytes (int) or text such as \"1GiB\" or \"80%\", not {kind}"))
+        PyTypeError::new_err(format!(
+            "{what} must be a number of bytes (int) or text such as \"1GiB\" or \"80%\", not {kind}"
+        ))
     })?;
     index.extract::<usize>().map_err(|_| {
         let shown = index.str().map(|s| s.to_string()).unwrap_or_default();
         if index.lt(0).unwrap_or(false) {
             PyValueError::new_err(format!("{what} is {shown} bytes; it must not be negative"))
         } else {
-            PyValueError::new_err(format!("{what} is {shown} bytes, which no address space holds; it must be below 2**64"))
+            PyValueError::new_err(format!(
+                "{what} is {shown} bytes, which no address space holds; it must be below 2**64"
+            ))
         }
     })
 }
@@ -73,13 +79,16 @@ fn parse(py: Python<'_>, text: &str, what: &str) -> PyResult<usize> {
     if unit == "%" {
         let share: f64 = number.parse().map_err(|_| wrong())?;
         if share > 100.0 {
-            return Err(PyValueError::new_err(format!("{what} is {text:?}; a share of the free memory is at most \"100%\"")));
+            return Err(PyValueError::new_err(format!(
+                "{what} is {text:?}; a share of the free memory is at most \"100%\""
+            )));
         }
         let free = free_bytes(py)?;
         return Ok((free as f64 * (share / 100.0)) as usize & !255);
     }
     let factor = factor(unit).ok_or_else(wrong)?;
-    let too_large = || PyValueError::new_err(format!("{what} is {text:?}, which no address space holds; it must be below 2**64"));
+    let too_large =
+        || PyValueError::new_err(format!("{what} is {text:?}, which no address space holds; it must be below 2**64"));
     if let Ok(whole) = number.parse::<u128>() {
         return whole.checked_mul(factor).and_then(|n| usize::try_from(n).ok()).ok_or_else(too_large);
     }
@@ -129,7 +138,9 @@ pub(crate) fn address(value: &Bound<'_, PyAny>, what: &str) -> PyResult<usize> {
     }
     if value.is_instance_of::<PyInt>() {
         let shown = value.str().map(|s| s.to_string()).unwrap_or_default();
-        return Err(PyValueError::new_err(format!("{what} is {shown}, which is no address; it must be from 0 to 2**64 - 1")));
+        return Err(PyValueError::new_err(format!(
+            "{what} is {shown}, which is no address; it must be from 0 to 2**64 - 1"
+        )));
     }
     if value.is_none() || value.is_instance_of::<PyString>() || value.is_instance_of::<pyo3::types::PyFloat>() {
         let kind = value.get_type().name().map(|n| n.to_string()).unwrap_or_default();
@@ -144,4 +155,9 @@ pub(crate) fn address(value: &Bound<'_, PyAny>, what: &str) -> PyResult<usize> {
         .call_method0("__int__")
         .and_then(|n| n.extract::<usize>())
         .map_err(|_| PyTypeError::new_err(format!("{what} must be an address (int), not {kind}")))
+}
+
+/// The pointer that an address is.
+pub(crate) fn pointer(address: usize) -> *mut std::ffi::c_void {
+    address as *mut std::ffi::c_void
 }

@@ -110,7 +110,9 @@ fn foreign_address(object: &Bound<'_, PyAny>) -> PyResult<usize> {
     if let Some(protocol) = object.getattr_opt("__cuda_stream__")? {
         let answer = if protocol.is_callable() { protocol.call0()? } else { protocol };
         let (version, address): (usize, usize) = answer.extract().map_err(|_| {
-            PyTypeError::new_err("__cuda_stream__ must return two integers: the version of the protocol, and the address")
+            PyTypeError::new_err(
+                "__cuda_stream__ must return two integers: the version of the protocol, and the address",
+            )
         })?;
         if version != 0 {
             return Err(PyValueError::new_err(format!(
@@ -119,11 +121,8 @@ fn foreign_address(object: &Bound<'_, PyAny>) -> PyResult<usize> {
         }
         return Ok(address);
     }
-    let module: String = object
-        .get_type()
-        .getattr_opt("__module__")?
-        .and_then(|name| name.extract().ok())
-        .unwrap_or_default();
+    let module: String =
+        object.get_type().getattr_opt("__module__")?.and_then(|name| name.extract().ok()).unwrap_or_default();
     let named = match module.split('.').next() {
         Some("cupy") => Some("ptr"),
         Some("numba" | "numba_cuda") => Some("handle"),
@@ -182,12 +181,7 @@ pub(crate) fn device_number(device: Option<i32>) -> PyResult<i32> {
 impl Stream {
     #[new]
     #[pyo3(signature = (obj=None, *, device=None, non_blocking=false))]
-    fn new(
-        py: Python<'_>,
-        obj: Option<&Bound<'_, PyAny>>,
-        device: Option<i32>,
-        non_blocking: bool,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, obj: Option<&Bound<'_, PyAny>>, device: Option<i32>, non_blocking: bool) -> PyResult<Self> {
         match obj {
             None => Self::create(py, device_number(device)?, non_blocking),
             Some(_) if device.is_some() || non_blocking => Err(PyValueError::new_err(
@@ -301,7 +295,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     static CONSTANTS: [PyOnceLock<Py<Stream>>; 3] = [const { PyOnceLock::new() }; 3];
     let py = module.py();
     module.add_class::<Stream>()?;
-    for (raw, name) in ["DEFAULT_STREAM", "LEGACY_DEFAULT_STREAM", "PER_THREAD_DEFAULT_STREAM"].into_iter().enumerate() {
+    for (raw, name) in ["DEFAULT_STREAM", "LEGACY_DEFAULT_STREAM", "PER_THREAD_DEFAULT_STREAM"].into_iter().enumerate()
+    {
         module.add(name, constant(py, &CONSTANTS[raw], raw)?)?;
     }
     module.add_function(wrap_pyfunction!(_wrap_stream, module)?)?;
