@@ -33,7 +33,8 @@ site=$out/site
 rm -rf "$site"
 "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$site" "$here"/wheel/*.whl \
     >"$out/logs/install.log" 2>&1 || { cat "$out/logs/install.log"; echo "the wheel cannot be installed"; exit 1; }
-export PYTHONPATH=$site TENURE_LIBRARY=$site/tenure/lib/libtenure.so.0 LD_LIBRARY_PATH=$site/tenure/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+library=$site/tenure/lib/libtenure.so.0
+export PYTHONPATH=$site TENURE_HANDOVER_OUT=$here/actors TENURE_BINDINGS_OUT=$out/bindings
 
 if wants info; then
     start=$SECONDS code=0
@@ -43,23 +44,22 @@ fi
 
 # programs NAME FOLDER: each program of a folder, by itself.
 programs() {
-    local name=$1 start=$SECONDS good=0 bad=() tests=0 base code n
+    local name=$1 start=$SECONDS good=0 bad=() tests=0 file base code n place
     for file in "$here/$2"/*; do
         base=$(basename "$file")
-        [ -x "$file" ] || continue
+        [ -x "$file" ] && [ -f "$file" ] || continue
+        place=(TENURE_LIBRARY="$library" LD_LIBRARY_PATH="$site/tenure/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
         set --
-        [ "$base" = header_only ] && set -- "$TENURE_LIBRARY"
+        # This one finds the library by itself, at the path that it is given.
+        [ "$base" = header_only ] && place=(-u LD_LIBRARY_PATH) && set -- "$library"
         code=0
-        if [ "$base" = header_only ]; then
-            (cd "$out" && env -u LD_LIBRARY_PATH timeout "$limit" "$file" "$@") >"$out/logs/$name.$base.log" 2>&1 </dev/null || code=$?
-        else
-            (cd "$out" && timeout "$limit" "$file" "$@") >"$out/logs/$name.$base.log" 2>&1 </dev/null || code=$?
-        fi
-        n=$(sed -n 's/^test result: [a-zA-Z]*\. \([0-9]*\) passed.*/\1/p' "$out/logs/$name.$base.log" | awk '{s += $1} END {print s + 0}')
+        (cd "$out" && env "${place[@]}" timeout "$limit" "$file" "$@") >"$out/logs/$name.$base.log" 2>&1 </dev/null || code=$?
+        n=$(sed -n 's/^test result: [a-zA-Z]*\. \([0-9]*\) passed.*/\1/p; s/.*: \([0-9]*\) passed, [0-9]* failed$/\1/p' "$out/logs/$name.$base.log" |
+            awk '{s += $1} END {print s + 0}')
         tests=$((tests + n))
         if [ $code = 0 ]; then good=$((good + 1)); else bad+=("$base($code)"); fi
     done
-    part "$name" "$good programs passed${tests:+, $tests tests}, ${#bad[@]} failed ${bad[*]:-}" ${#bad[@]} $((SECONDS - start))
+    part "$name" "$good programs passed, $tests tests; ${#bad[@]} failed ${bad[*]:-}" ${#bad[@]} $((SECONDS - start))
 }
 wants rust && programs rust rust
 wants cpp && programs cpp cpp
@@ -73,13 +73,13 @@ fi
 if wants exit; then
     start=$SECONDS code=0
     (cd "$here/tree" && TENURE_EXIT_REPEATS=100 timeout $((limit * 2)) "$python" -m pytest -q -p no:cacheprovider tests/python/test_exit.py) >"$out/logs/exit.log" 2>&1 </dev/null || code=$?
-    EXIT_REPEAT=100 timeout $((limit * 2)) "$here/cpp/exit" >"$out/logs/exit-cpp.log" 2>&1 </dev/null || code=$?
+    EXIT_REPEAT=100 LD_LIBRARY_PATH=$site/tenure/lib timeout $((limit * 2)) "$here/cpp/exit" >"$out/logs/exit-cpp.log" 2>&1 </dev/null || code=$?
     part exit "100 times each: $(tail -n 1 "$out/logs/exit.log"); C++: $(tail -n 1 "$out/logs/exit-cpp.log")" $code $((SECONDS - start))
 fi
 
 if wants handover; then
     start=$SECONDS code=0
-    (cd "$here/tree" && HANDOVER_LIBRARIES=$here/lib timeout "$limit" "$python" examples/handover/run.py) >"$out/logs/handover.log" 2>&1 </dev/null || code=$?
+    (cd "$here/tree" && HANDOVER_LIBRARIES=$here/lib LD_LIBRARY_PATH=$site/tenure/lib timeout "$limit" "$python" examples/handover/run.py) >"$out/logs/handover.log" 2>&1 </dev/null || code=$?
     part handover "$(tail -n 1 "$out/logs/handover.log")" $code $((SECONDS - start))
 fi
 
