@@ -7,6 +7,7 @@ use tenure_abi::*;
 use tenure_core::device;
 use tenure_core::error::{Error, Result};
 use tenure_core::stream::StreamHold;
+use tenure_core::sync::atomic::{AtomicBool, Ordering};
 use tenure_driver::sim;
 
 use crate::guard::exports;
@@ -56,6 +57,9 @@ fn set_memory(device: i32, memory_bytes: u64) -> Result<()> {
     sim::set_memory(device, memory_bytes).map_err(|e| Error::invalid(e.to_string()))
 }
 
+/// True once driver calls are counted.
+static COUNTING: AtomicBool = AtomicBool::new(false);
+
 exports! { guard:
     fn tenure_sim_configure(devices: i32, memory_bytes: u64) {
         configure(devices, memory_bytes)?;
@@ -86,7 +90,10 @@ exports! { guard:
 
     fn tenure_driver_calls(call: *const c_char, out: *mut u64) {
         writable(out)?;
-        tenure_driver::calls::enable();
+        // Once: it starts from zero.
+        if !COUNTING.swap(true, Ordering::Relaxed) {
+            tenure_driver::calls::enable();
+        }
         let count = if call.is_null() {
             tenure_driver::calls::total()
         } else {

@@ -133,6 +133,22 @@ fn unsafe_zeroed() -> tenure_buffer_view {
 }
 
 #[test]
+fn driver_calls_add_up() {
+    let _guard = alone();
+    let count = || {
+        let mut out = 0;
+        // SAFETY: an out-pointer; null stands for all names.
+        ok(unsafe { crate::sim::tenure_driver_calls(std::ptr::null(), &mut out) });
+        out
+    };
+    let before = count();
+    // SAFETY: a live handle.
+    ok(unsafe { tenure_buffer_destroy(buffer(1000)) });
+    let after = count();
+    assert!(after > before && count() >= after, "{before}, {after}");
+}
+
+#[test]
 fn texts_of_an_error_stay_until_the_next() {
     let _guard = alone();
     // SAFETY: null is an error here.
