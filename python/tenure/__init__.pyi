@@ -27,6 +27,7 @@ __all__ = [
     "OwnershipError",
     "Stream",
     "__version__",
+    "describe",
     "device_count",
     "device_info",
     "from_cuda_array_interface",
