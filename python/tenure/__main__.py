@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -41,7 +42,7 @@ def nanoseconds_of_a_buffer(rounds: int = 20_000) -> tuple[float, float]:
     warm = tenure.DeviceBuffer(size=1024, mr=pool)
     make = tenure.DeviceBuffer
 
-    def time_of(function) -> float:
+    def time_of(function: Callable[[], object]) -> float:
         best = float("inf")
         for _ in range(7):
             start = time.perf_counter_ns()
