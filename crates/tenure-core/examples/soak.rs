@@ -5,7 +5,8 @@
 //! A round keeps several scenarios alive at once, makes their steps in any order, each up to three times with a
 //! driver call that fails, and tears everything down in any order. After each failure everything must be as it was and the step must
 //! work when it is made again; after each round the machine must be empty. Half of the rounds run the device's queues in
-//! an order chosen by the seed. The first thing that does not hold is printed with the seed of its round, and the exit
+//! an order chosen by the seed. Every eighth round is followed by a storm: several threads, shared resources, and failures
+//! that hit whoever comes. The first thing that does not hold is printed with the seed of its round, and the exit
 //! code is 1.
 
 #![allow(missing_docs, clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
@@ -16,27 +17,15 @@ mod scenario;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use scenario::storm::{Random, storm};
 use scenario::{Failed, Picture, Scenario, Things, all, calls_of, check_kind, difference, machine};
 use tenure_driver::sim;
 
+/// A round in so many is followed by a storm of threads.
+const STORM_EVERY: u64 = 8;
+
 /// Out of memory, an invalid value, not found, not supported, not ready to be told apart, unknown.
 const CODES: [i32; 5] = [2, 1, 500, 801, 999];
-
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() >> 33) as usize % n
-    }
-}
 
 #[derive(Default)]
 struct Tally {
@@ -47,6 +36,8 @@ struct Tally {
     struck: u64,
     refused: u64,
     absorbed: u64,
+    storm_steps: u64,
+    storm_refused: u64,
     calls: BTreeMap<&'static str, u64>,
 }
 
@@ -95,11 +86,26 @@ fn main() {
             eprintln!("soak: does not hold (--seed {round_seed} --rounds 1): {text}");
             std::process::exit(1);
         }
+        if tally.rounds % STORM_EVERY == 0 {
+            match storm(round_seed) {
+                Ok(seen) => {
+                    tally.storm_steps += seen.steps;
+                    tally.storm_refused += seen.refused;
+                }
+                Err(text) => {
+                    eprintln!("soak: does not hold (--seed {round_seed} --rounds 1): {text}");
+                    std::process::exit(1);
+                }
+            }
+            // Threads fail whom they meet, so that calls are not counted by scenario.
+            failed = Failed::default();
+            sim::reset_calls();
+        }
         tally.rounds += 1;
     }
     println!(
         "soak: {} rounds, {} scenarios, {} steps; {} failures armed, {} struck {} kinds of call: {} refused with \
-         everything as it was, {} absorbed; nothing was left",
+         everything as it was, {} absorbed; {} steps of threads in bad weather, {} refused; nothing was left",
         tally.rounds,
         tally.scenarios,
         tally.steps,
@@ -107,12 +113,14 @@ fn main() {
         tally.struck,
         tally.calls.len(),
         tally.refused,
-        tally.absorbed
+        tally.absorbed,
+        tally.storm_steps,
+        tally.storm_refused
     );
 }
 
 fn round(seed: u64, known: &[Known], failed: &mut Failed, tally: &mut Tally) -> Result<(), String> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let start = Picture::take(&Things::default(), failed);
     if random.below(2) == 0 {
         sim::schedule(random.next());

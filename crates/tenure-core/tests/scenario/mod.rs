@@ -32,6 +32,7 @@ use tenure_driver::{RawStream, sim};
 pub(crate) mod buffers;
 pub(crate) mod leaves;
 pub(crate) mod pools;
+pub(crate) mod storm;
 pub(crate) mod table;
 
 pub(crate) const MIB: usize = 1 << 20;
@@ -382,6 +383,13 @@ impl Picture {
     pub(crate) fn without_driver(&self) -> Self {
         let mut it = self.settled();
         it.free.clear();
+        it.handles.clear();
+        it
+    }
+
+    /// [`settled`](Self::settled), without the count of handles, which knows nothing of calls that failed.
+    pub(crate) fn without_handles(&self) -> Self {
+        let mut it = self.settled();
         it.handles.clear();
         it
     }
