@@ -312,11 +312,8 @@ fn compare(shard: &Shard, ptr: u64, request: &Request) -> Result<Booked, Misuse>
         owner_bytes,
     };
     let Some(booked) = shard.live.get(&ptr) else {
-        let kind = if ptr != 0 && shard.freed.contains(&ptr) {
-            MisuseKind::DoubleFree
-        } else {
-            MisuseKind::UnknownPointer
-        };
+        let kind =
+            if ptr != 0 && shard.freed.contains(&ptr) { MisuseKind::DoubleFree } else { MisuseKind::UnknownPointer };
         return Err(wrong(kind, 0, 0));
     };
     let kind = if booked.owner != request.owner {
