@@ -197,6 +197,34 @@ def test_fork(current):
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), f"{done.stdout}\n{done.stderr}"
 
 
+def test_fork_inside_of_scopes():
+    """Leaving the blocks is fine in the child as well; what allocates inside of them is told."""
+    code = (
+        PRELUDE
+        + """
+import os
+scopes = [mr.using(pool), mr.using(callback), mr.using(pool)]
+make()
+with scopes[0], scopes[1]:
+    with scopes[2]:
+        DeviceBuffer(size=10)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                DeviceBuffer(size=10)
+            except RuntimeError as error:
+                assert "fork" in str(error)
+            else:
+                raise SystemExit("allocated in the child")
+if pid:
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert DeviceBuffer(size=10).mr is cuda
+"""
+    )
+    done = child(code, "plain", PYTHONWARNINGS="ignore::DeprecationWarning")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), f"{done.stdout}\n{done.stderr}"
+
+
 def test_fork_before_the_first_use():
     """The import makes no driver call, so a child may be the first to use the device."""
     code = """

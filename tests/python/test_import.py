@@ -193,3 +193,14 @@ def test_version():
 def test_the_extension_links_no_interpreter():
     """One file serves every Python from 3.11 on; a name of one version's library in it would load a second interpreter."""
     assert b"libpython3" not in Path(tenure._tenure.__file__).read_bytes()
+
+
+@pytest.mark.skipif(not (PACKAGE / "bin" / "tenure").exists(), reason="the program is not built")
+def test_the_bench_row():
+    import json
+
+    command = [sys.executable, "-m", "tenure", "bench", "--json", "--rounds", "1", "--filter", "buffer"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    assert rows["buffer-python"]["ns"] > 0 and rows["buffer-python"].keys() == rows["buffer-rust"].keys()

@@ -187,7 +187,11 @@ fn sync_scopes(py: Python<'_>) -> PyResult<()> {
         let resource = binding.resource();
         let mut token = 0;
         // SAFETY: `token` is valid for writing.
-        check(py, unsafe { (api().scope_enter)(binding.device, resource.0, &mut token) })?;
+        match unsafe { (api().scope_enter)(binding.device, resource.0, &mut token) } {
+            // Whoever allocates next is told; leaving a `with` block is no time for it.
+            TENURE_ERROR_FORKED | TENURE_ERROR_EXITING => break,
+            status => check(py, status)?,
+        }
         new.scopes.push(Scope { token, binding, put: resource.id() });
     }
     SYNCED.with_borrow_mut(|s| *s = new);
