@@ -225,6 +225,40 @@ if pid:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), f"{done.stdout}\n{done.stderr}"
 
 
+def test_fork_while_threads_are_in_the_middle():
+    """The child hangs neither on a buffer that another thread was changing nor on its way out."""
+    code = (
+        PRELUDE
+        + """
+import os, signal
+inside = threading.Event(); go_on = threading.Event()
+def allocate(nbytes, stream):
+    if nbytes > 5000: inside.set(); go_on.wait()
+    return cuda.allocate(nbytes, stream)
+slow = mr.CallbackMemoryResource(allocate, cuda.deallocate)
+buffer = DeviceBuffer(size=10, mr=slow)
+thread = threading.Thread(target=lambda: buffer.resize(10_000)); thread.start()
+inside.wait()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    for use in (lambda: buffer.resize(5), lambda: buffer.copy(), buffer.close, lambda: buffer.record_stream(Stream())):
+        try:
+            use()
+        except (RuntimeError, BufferError) as error:
+            assert "fork" in str(error) or "another thread" in str(error), error
+        else:
+            raise SystemExit("worked in the child")
+    sys.exit(0)
+go_on.set(); thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert buffer.size == 10_000
+"""
+    )
+    done = child(code, "plain", PYTHONWARNINGS="ignore::DeprecationWarning")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), f"{done.stdout}\n{done.stderr}"
+
+
 def test_fork_before_the_first_use():
     """The import makes no driver call, so a child may be the first to use the device."""
     code = """

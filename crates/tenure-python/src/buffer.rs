@@ -74,6 +74,8 @@ pub(crate) struct DeviceBuffer {
     turn: Mutex<()>,
     /// The thread whose turn it is, to tell waiting from waiting for oneself.
     holder: AtomicUsize,
+    /// In which process it took its turn: in a forked child nobody will end another thread's.
+    forks: AtomicUsize,
     /// The memory was taken over from somebody who forbids writing.
     pub(crate) readonly: AtomicBool,
 }
@@ -165,8 +167,14 @@ impl DeviceBuffer {
         }
         let lock = match self.turn.try_lock() {
             Ok(lock) => lock,
+            Err(_) if self.forks.load(Ordering::Acquire) != gil::forks() => {
+                return Err(PyRuntimeError::new_err(
+                    "a thread was using the buffer when this process was forked, and it does not exist in the child: use the buffer in the parent",
+                ));
+            }
             Err(_) => gil::detach(py, || self.turn.lock().unwrap_or_else(PoisonError::into_inner)),
         };
+        self.forks.store(gil::forks(), Ordering::Release);
         self.holder.store(me, Ordering::Release);
         Ok(Turn { holder: &self.holder, _lock: lock })
     }

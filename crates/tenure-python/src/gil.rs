@@ -16,8 +16,9 @@
 //! # Cost
 //! Two atomic additions for each return from [`detach`] and each [`enter`].
 
-use std::sync::OnceLock;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -36,6 +37,14 @@ static COMING: AtomicUsize = AtomicUsize::new(0);
 /// Threads that run Python code for the engine.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
+/// How often this process came out of a fork as the child.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// How many of `INSIDE` are this thread's.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
 /// How long the exit hook waits for threads that are about to get the lock. They need no more than their turn.
 const WAIT_FOR_COMING: Duration = Duration::from_secs(2);
 /// How long the exit hook waits for callbacks that run Python code.
@@ -45,6 +54,27 @@ const WAIT_FOR_INSIDE: Duration = Duration::from_millis(200);
 pub(crate) fn this_thread() -> usize {
     // SAFETY: takes no argument and cannot fail.
     unsafe { libc::pthread_self() as usize }
+}
+
+/// In the child of a fork only the thread that forked is left: nobody else is coming, and what others held stays held.
+extern "C" fn in_child() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    COMING.store(0, Ordering::SeqCst);
+    INSIDE.store(DEPTH.try_with(Cell::get).unwrap_or(0), Ordering::SeqCst);
+}
+
+/// Has [`in_child`] called from now on. Once, at import.
+pub(crate) fn watch_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler only stores to statics. A failure (no memory) costs a child a short wait at its exit.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// A number that is another one in a forked child.
+pub(crate) fn forks() -> usize {
+    FORKS.load(Ordering::SeqCst)
 }
 
 /// Whether Python may still be entered.
@@ -114,8 +144,7 @@ pub(crate) fn enter<T>(f: impl FnOnce(Python<'_>) -> T) -> Option<T> {
         return None;
     }
     let coming = Coming::try_announce()?;
-    INSIDE.fetch_add(1, Ordering::SeqCst);
-    let _inside = Inside;
+    let _inside = Inside::begin();
     // SAFETY: the interpreter is there, and its exit hook waits for announced threads. Asked of the interpreter and not
     // of PyO3 (see the head of this file); PyO3's attachment below then finds the lock held.
     let state = unsafe { ffi::PyGILState_Ensure() };
@@ -135,8 +164,18 @@ pub(crate) fn enter<T>(f: impl FnOnce(Python<'_>) -> T) -> Option<T> {
 
 struct Inside;
 
+impl Inside {
+    fn begin() -> Self {
+        INSIDE.fetch_add(1, Ordering::SeqCst);
+        // A thread that is ending has no locals any more, and forks no more.
+        let _ = DEPTH.try_with(|depth| depth.set(depth.get() + 1));
+        Self
+    }
+}
+
 impl Drop for Inside {
     fn drop(&mut self) {
+        let _ = DEPTH.try_with(|depth| depth.set(depth.get().saturating_sub(1)));
         INSIDE.fetch_sub(1, Ordering::SeqCst);
     }
 }

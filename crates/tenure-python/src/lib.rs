@@ -62,6 +62,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     refuse_sub_interpreters()?;
     let py = module.py();
     let api = table::open()?;
+    gil::watch_forks();
     stream::register(module)?;
     kinds::register(module)?;
     current::register(module)?;
