@@ -19,6 +19,9 @@ export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 limit=${LIMIT:-240} # seconds for one program
 wanted=" $* "
 failed=0
+# Whoever runs in the background has SIGINT ignored, and so has all that it starts; tests of the interrupt need it.
+default=()
+env --default-signal=INT true 2>/dev/null && default=(env --default-signal=INT)
 
 wants() { [ "$wanted" = "  " ] || [[ $wanted == *" $1 "* ]]; }
 # part NAME TEXT CODE SECONDS: the summary of a part.
@@ -66,7 +69,7 @@ wants cpp && programs cpp cpp
 
 if wants python; then
     start=$SECONDS code=0
-    (cd "$here/tree" && timeout $((limit * 2)) "$python" -m pytest -q -ra -p no:cacheprovider tests/python) >"$out/logs/python.log" 2>&1 </dev/null || code=$?
+    (cd "$here/tree" && timeout $((limit * 2)) "${default[@]}" "$python" -m pytest -q -ra -p no:cacheprovider tests/python) >"$out/logs/python.log" 2>&1 </dev/null || code=$?
     part python "$(tail -n 1 "$out/logs/python.log")" $code $((SECONDS - start))
 fi
 
@@ -74,7 +77,7 @@ if wants exit; then
     start=$SECONDS code=0 parallel=()
     # These are processes of their own, which look at nothing that they share.
     "$python" -c 'import xdist' 2>/dev/null && parallel=(-n 8)
-    (cd "$here/tree" && TENURE_EXIT_REPEATS=100 timeout $((limit * 2)) "$python" -m pytest -q -p no:cacheprovider "${parallel[@]}" tests/python/test_exit.py) >"$out/logs/exit.log" 2>&1 </dev/null || code=$?
+    (cd "$here/tree" && TENURE_EXIT_REPEATS=100 timeout $((limit * 2)) "${default[@]}" "$python" -m pytest -q -p no:cacheprovider "${parallel[@]}" tests/python/test_exit.py) >"$out/logs/exit.log" 2>&1 </dev/null || code=$?
     EXIT_REPEAT=100 LD_LIBRARY_PATH=$site/tenure/lib timeout $((limit * 2)) "$here/cpp/exit" >"$out/logs/exit-cpp.log" 2>&1 </dev/null || code=$?
     part exit "100 times each: $(tail -n 1 "$out/logs/exit.log"); C++: $(tail -n 1 "$out/logs/exit-cpp.log")" $code $((SECONDS - start))
 fi
