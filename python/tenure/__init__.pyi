@@ -215,8 +215,8 @@ class DeviceBuffer:
     def __init__(
         self,
         *,
-        ptr: _Address | None = None,
-        size: _Size | None = None,
+        ptr: _Address = 0,
+        size: _Size = 0,
         stream: _AnyStream | None = None,
         mr: DeviceMemoryResource | None = None,
     ) -> None:

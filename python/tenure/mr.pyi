@@ -68,8 +68,8 @@ class DeviceMemoryResource:
         """Whether a live block that was asked of this very resource contains the address."""
     def info(self) -> MemoryInfo:
         """The figures."""
-    def trim(self, keep_bytes: _Size | None = None) -> int:
-        """Gives back what is cached, down to ``keep_bytes`` (default: 0). Returns how many bytes went."""
+    def trim(self, keep_bytes: _Size = 0) -> int:
+        """Gives back what is cached, down to ``keep_bytes``. Returns how many bytes went."""
     def same_as(self, other: object) -> bool:
         """Whether both stand for one resource."""
     @property

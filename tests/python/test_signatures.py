@@ -27,7 +27,7 @@ CLASSES = {
     mr.StatisticsResourceAdaptor: "(upstream_mr)",
     mr.CallbackMemoryResource: "(allocate_func, deallocate_func, *, device_accessible=True, host_accessible=False)",
     mr.using: "(mr)",
-    tenure.DeviceBuffer: "(*, ptr=None, size=None, stream=None, mr=None)",
+    tenure.DeviceBuffer: "(*, ptr=0, size=0, stream=None, mr=None)",
     tenure.Stream: "(obj=None, *, device=None, non_blocking=False)",
 }
 
@@ -36,7 +36,7 @@ METHODS = {
     (mr.DeviceMemoryResource, "deallocate"): "(self, /, ptr, nbytes, stream=None, alignment=256)",
     (mr.DeviceMemoryResource, "owns"): "(self, /, ptr)",
     (mr.DeviceMemoryResource, "info"): "(self, /)",
-    (mr.DeviceMemoryResource, "trim"): "(self, /, keep_bytes=None)",
+    (mr.DeviceMemoryResource, "trim"): "(self, /, keep_bytes=0)",
     (mr.DeviceMemoryResource, "same_as"): "(self, /, other)",
     (mr.UpstreamResourceAdaptor, "get_upstream"): "(self, /)",
     (mr.PoolMemoryResource, "pool_size"): "(self, /)",

@@ -311,7 +311,7 @@ pub(crate) fn create(
 #[pymethods]
 impl DeviceBuffer {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(*, ptr=None, size=None, stream=None, mr=None)")]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(*, ptr=0, size=0, stream=None, mr=None)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         Self::default()
     }

@@ -299,7 +299,7 @@ impl DeviceMemoryResource {
         Ok(MemoryInfo(out))
     }
 
-    #[pyo3(signature = (keep_bytes=None))]
+    #[pyo3(signature = (keep_bytes=None), text_signature = "($self, keep_bytes=0)")]
     fn trim(slf: &Bound<'_, Self>, keep_bytes: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
         let handle = Self::handle(slf)?;
         let keep = size::optional(keep_bytes, "keep_bytes")?.unwrap_or(0);
