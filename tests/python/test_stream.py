@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 import time
 import weakref
 
@@ -193,8 +194,6 @@ def test_no_reuse_before_the_recorded_stream_is_done(pool):
 def test_frees_from_a_thread_with_another_device_current(pool):
     if tenure.device_count() < 2:
         pytest.skip("needs two devices")
-    import threading
-
     box = [DeviceBuffer(size=10, stream=Stream(), mr=pool)]
 
     def free():
@@ -205,3 +204,55 @@ def test_frees_from_a_thread_with_another_device_current(pool):
     thread.start()
     thread.join()
     assert pool.info().live_count == 0
+
+
+WAITS = {
+    "synchronize": lambda stream, buffer: stream.synchronize(),
+    "tobytes": lambda stream, buffer: buffer.tobytes(),
+    "copy_from_host": lambda stream, buffer: buffer.copy_from_host(b"x"),
+    "close": lambda stream, buffer: buffer.close(),
+    "device": lambda stream, buffer: tenure.synchronize(),
+    "memoryview": lambda stream, buffer: memoryview(buffer).release(),
+}
+
+
+@pytest.mark.needs_sim
+@pytest.mark.parametrize("name", WAITS)
+def test_other_threads_run_during_a_wait(name):
+    """Each of these waits for the stream. Meanwhile this thread must get its turn; holding the lock it would come too late."""
+    stream = Stream()
+    buffer = DeviceBuffer(size=100, stream=stream, mr=tenure.mr.PinnedHostMemoryResource())
+    begun, turn, seen = threading.Event(), threading.Event(), []
+
+    def wait():
+        tenure.sim.busy(stream, 300)
+        begun.set()
+        WAITS[name](stream, buffer)
+        seen.append((turn.is_set(), stream.query()))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    begun.wait()
+    turn.set()
+    thread.join()
+    assert seen == [(True, True)]
+
+
+@pytest.mark.needs_sim
+def test_other_threads_run_while_a_destructor_waits():
+    stream = Stream()
+    box = [DeviceBuffer(size=100, stream=stream, mr=tenure.mr.PinnedHostMemoryResource())]
+    begun, turn, seen = threading.Event(), threading.Event(), []
+
+    def wait():
+        tenure.sim.busy(stream, 300)
+        begun.set()
+        box.clear()
+        seen.append((turn.is_set(), stream.query()))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    begun.wait()
+    turn.set()
+    thread.join()
+    assert seen == [(True, True)]
