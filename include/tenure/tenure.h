@@ -413,9 +413,10 @@ typedef uint64_t tenure_stream_object;
  * A stream, as a call carries it.
  *
  * `raw` is the driver's value (`cudaStream_t`, `CUstream`): 0 and 1 are the legacy default stream,
- * 2 the per-thread default stream. `object` is 0, or the stream object that keeps `raw` alive. A
- * raw value without an object (and not a default stream) must be alive during the call and is not
- * touched afterwards.
+ * 2 the per-thread default stream of the thread that names it. A default stream given for a buffer
+ * or a resource is that of its device. `object` is 0, or the stream object that keeps `raw` alive.
+ * A raw value without an object (and not a default stream) must be alive during the call and is
+ * not touched afterwards.
  */
 typedef struct tenure_stream {
   /**
@@ -1048,7 +1049,8 @@ tenure_status tenure_device_set_current(int32_t device);
 tenure_status tenure_device_info(int32_t device, struct tenure_device_info *out);
 
 /**
- * Waits for all work of a device; -1 is the current one.
+ * Waits for all work of a device; -1 is the current one. Like every wait for a whole device it
+ * ends a stream capture that is under way there.
  */
 tenure_status tenure_device_synchronize(int32_t device);
 
@@ -1251,7 +1253,8 @@ tenure_status tenure_resource_upstream(tenure_resource resource, tenure_resource
 
 /**
  * A named figure or setting of the concrete kind, such as `"allocation_limit"`, `"pool_handle"`,
- * `"pool_size"`.
+ * `"pool_size"`; of every kind `"anchors"` and `"lights"`, the references held for long and for
+ * short (exact only while nobody else changes them).
  */
 tenure_status tenure_resource_property(tenure_resource resource, const char *name, uint64_t *out);
 
@@ -1514,9 +1517,11 @@ tenure_status tenure_buffer_set_stream(tenure_buffer buffer, struct tenure_strea
 
 /**
  * Says that work on `stream` uses the buffer: its memory is not reused before all work enqueued on
- * `stream` until the free is done.
+ * `stream` until the free is done. This and `tenure_buffer_copy` may be called by several threads at
+ * once; what changes the buffer is for one call at a time.
  */
-tenure_status tenure_buffer_record_stream(tenure_buffer buffer, struct tenure_stream stream);
+tenure_status tenure_buffer_record_stream(tenure_buffer buffer,
+                                          struct tenure_stream stream);
 
 /* ---- logs ------------------------------------------------------------------------------------ */
 

@@ -241,9 +241,15 @@ exports! { guard:
         let named = named(resource)?;
         // SAFETY: a C string, by the contract.
         let name = unsafe { text(name, "the name of the property") }?;
-        let value = named.body().property(name).ok_or_else(|| {
-            Error::invalid(format!("a {} resource has no property {name:?}", named.body().kind()))
-        })?;
+        // What every resource has.
+        let (anchors, lights) = named.references();
+        let value = match name {
+            "anchors" => u64::try_from(anchors).unwrap_or(0),
+            "lights" => u64::try_from(lights).unwrap_or(0),
+            _ => named.body().property(name).ok_or_else(|| {
+                Error::invalid(format!("a {} resource has no property {name:?}", named.body().kind()))
+            })?,
+        };
         write(out, value)?;
     }
 

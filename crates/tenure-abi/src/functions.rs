@@ -73,7 +73,7 @@ functions! {
     fn device_set_current(device: i32) -> tenure_status;
     /// What a device is; -1 is the current one.
     fn device_info(device: i32, out: *mut tenure_device_info) -> tenure_status;
-    /// Waits for all work of a device; -1 is the current one.
+    /// Waits for all work of a device; -1 is the current one. Like every wait for a whole device it ends a stream capture that is under way there.
     fn device_synchronize(device: i32) -> tenure_status;
 
     // ------------------------------------------------------------------ streams
@@ -157,7 +157,8 @@ functions! {
     fn resource_info(resource: tenure_resource, out: *mut tenure_info) -> tenure_status;
     /// A reference to the upstream, or `TENURE_RESOURCE_NULL` where there is none.
     fn resource_upstream(resource: tenure_resource, out: *mut tenure_resource) -> tenure_status;
-    /// A named figure or setting of the concrete kind, such as `"allocation_limit"`, `"pool_handle"`, `"pool_size"`.
+    /// A named figure or setting of the concrete kind, such as `"allocation_limit"`, `"pool_handle"`, `"pool_size"`; of every kind `"anchors"` and
+    /// `"lights"`, the references held for long and for short (exact only while nobody else changes them).
     fn resource_property(resource: tenure_resource, name: *const c_char, out: *mut u64) -> tenure_status;
     /// Writes 1 when a live allocation that was asked of this very resource contains `ptr`.
     fn resource_owns(resource: tenure_resource, ptr: *const c_void, out: *mut u32) -> tenure_status;
@@ -265,7 +266,8 @@ functions! {
     ) -> tenure_status;
     /// Makes `stream` the home. The old home stays among the used streams: nothing is waited for, nothing is lost.
     fn buffer_set_stream(buffer: tenure_buffer, stream: tenure_stream) -> tenure_status;
-    /// Says that work on `stream` uses the buffer: its memory is not reused before all work enqueued on `stream` until the free is done.
+    /// Says that work on `stream` uses the buffer: its memory is not reused before all work enqueued on `stream` until the free is done. This and
+    /// `buffer_copy` may be called by several threads at once; what changes the buffer is for one call at a time.
     fn buffer_record_stream(buffer: tenure_buffer, stream: tenure_stream) -> tenure_status;
 
     // ------------------------------------------------------------------ logs

@@ -58,8 +58,9 @@ pub type tenure_listener = u64;
 
 /// A stream, as a call carries it.
 ///
-/// `raw` is the driver's value (`cudaStream_t`, `CUstream`): 0 and 1 are the legacy default stream, 2 the per-thread default stream. `object` is
-/// 0, or the stream object that keeps `raw` alive. A raw value without an object (and not a default stream) must be alive during the call and is
+/// `raw` is the driver's value (`cudaStream_t`, `CUstream`): 0 and 1 are the legacy default stream, 2 the per-thread default stream of the thread
+/// that names it. A default stream given for a buffer or a resource is that of its device. `object` is 0, or the stream object that keeps `raw`
+/// alive. A raw value without an object (and not a default stream) must be alive during the call and is
 /// not touched afterwards.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

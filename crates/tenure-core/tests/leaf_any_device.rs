@@ -111,8 +111,7 @@ fn no_call_ends_somebodys_capture() {
     let capturing = StreamObject::create(0, true).expect("a stream");
     let free = StreamObject::create(0, true).expect("a stream");
     let gone = StreamObject::create(0, true).expect("a stream").raw();
-    let modes =
-        [CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED];
+    let modes = [CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED];
     for resource in all() {
         let kind = resource.body().kind();
         for mode in modes {

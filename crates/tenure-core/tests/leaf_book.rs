@@ -7,12 +7,26 @@ use tenure_core::resource::book::{Book, Booked};
 
 #[derive(Clone, Debug)]
 enum Step {
-    Insert { at: u64, bytes: usize, owner: u64 },
+    Insert {
+        at: u64,
+        bytes: usize,
+        owner: u64,
+    },
     /// A free: of the block with this number if `aim` says so, else of this address; what is named may be off.
-    Free { pick: usize, at: Option<u64>, size_off: usize, owner_off: u64, align: usize },
+    Free {
+        pick: usize,
+        at: Option<u64>,
+        size_off: usize,
+        owner_off: u64,
+        align: usize,
+    },
     /// A free that fails after the block was taken.
-    FailedFree { pick: usize },
-    Find { at: u64 },
+    FailedFree {
+        pick: usize,
+    },
+    Find {
+        at: u64,
+    },
 }
 
 /// Few addresses, so that blocks meet.

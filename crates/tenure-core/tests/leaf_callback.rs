@@ -51,11 +51,8 @@ impl Callbacks for Shared {
 
 fn scripted(answers: impl IntoIterator<Item = Result<u64>>, fail_frees: bool) -> (Arc<Script>, Resource) {
     tenure_driver::load::prefer_sim().expect("the simulated device");
-    let script = Arc::new(Script {
-        answers: Mutex::new(answers.into_iter().collect()),
-        fail_frees,
-        ..Script::default()
-    });
+    let script =
+        Arc::new(Script { answers: Mutex::new(answers.into_iter().collect()), fail_frees, ..Script::default() });
     let properties = Properties { device_accessible: true, ..Properties::default() };
     let body = CallbackResource::new(Box::new(Shared(script.clone())), Some(0), properties);
     (script, Resource::new(body).expect("a resource"))
@@ -137,7 +134,8 @@ fn wrong_frees_do_not_reach_the_user() {
     let (script, resource) = scripted([Ok(0x10000)], false);
     let (_, other) = scripted([], false);
     let ptr = resource.allocate(100, 256, S).expect("made");
-    for (named, at, bytes) in [(&resource, ptr, 99), (&resource, ptr + 1, 100), (&resource, 5, 100), (&other, ptr, 100)] {
+    for (named, at, bytes) in [(&resource, ptr, 99), (&resource, ptr + 1, 100), (&resource, 5, 100), (&other, ptr, 100)]
+    {
         assert!(matches!(named.deallocate(at, bytes, 256, S), Err(Error::Misuse(_))));
     }
     assert!(frees(&script).is_empty());

@@ -150,7 +150,10 @@ fn wrong_frees_are_refused_and_change_nothing() {
         assert_eq!(misuse_of(resource.body().deallocate(ptr, &named, S)), MisuseKind::WrongResource);
         assert_eq!((resource.body().info(), free_bytes(0)), before);
         resource.deallocate(ptr, 4096, 256, S).expect("mine");
-        assert_eq!(misuse_of(resource.body().deallocate(ptr, &Request { owner: resource.id(), ..named }, S)), MisuseKind::DoubleFree);
+        assert_eq!(
+            misuse_of(resource.body().deallocate(ptr, &Request { owner: resource.id(), ..named }, S)),
+            MisuseKind::DoubleFree
+        );
     }
 }
 
@@ -161,8 +164,7 @@ fn large_alignments_are_kept_by_every_kind() {
         let start = resource.body().info().live_count;
         let before = free_bytes(0);
         for align in [1, 256, 4096, 65536, MAX_ALIGNMENT] {
-            let blocks: Vec<u64> =
-                (0..3).map(|_| resource.allocate(100, align, S).expect("room")).collect();
+            let blocks: Vec<u64> = (0..3).map(|_| resource.allocate(100, align, S).expect("room")).collect();
             for ptr in blocks {
                 assert!(ptr.is_multiple_of(align as u64), "{} {align}", resource.body().kind());
                 resource.deallocate(ptr, 100, align, S).expect("mine");

@@ -35,8 +35,7 @@ impl Probe {
     fn make() -> (Resource, Arc<AtomicUsize>, Arc<AtomicUsize>) {
         device();
         let (dropped, freed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let probe =
-            Self { upstream: shared::cuda().unwrap(), dropped: dropped.clone(), freed: freed.clone() };
+        let probe = Self { upstream: shared::cuda().unwrap(), dropped: dropped.clone(), freed: freed.clone() };
         (Resource::new(probe).unwrap(), dropped, freed)
     }
 }
@@ -323,8 +322,7 @@ fn a_stream_object_lives_while_a_buffer_names_it() {
     device();
     let stream = StreamObject::create(0, true).unwrap();
     let weak = Arc::downgrade(&stream);
-    let buffer =
-        Buffer::create(4096, 256, StreamHold::object(stream), shared::cuda().unwrap().light()).unwrap();
+    let buffer = Buffer::create(4096, 256, StreamHold::object(stream), shared::cuda().unwrap().light()).unwrap();
     assert!(weak.upgrade().is_some());
     drop(buffer);
     assert!(weak.upgrade().is_none());

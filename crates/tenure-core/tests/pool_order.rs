@@ -432,3 +432,20 @@ fn unused_records_of_many_short_streams_go() {
     assert_eq!(pool.info().reserved_bytes, 8 * MIB);
     assert!(pool.property("stream_records").unwrap() <= 65, "{:?}", pool.property("stream_records"));
 }
+
+#[test]
+fn streams_that_come_and_go_leave_little_behind() {
+    let _machine = machine();
+    let pool = tenure_core::resource::Resource::new(pool(PoolOptions::default())).unwrap();
+    let records = || pool.body().property("stream_records").unwrap();
+    // A second stream that stays, so that tags matter at all.
+    let ptr = pool.allocate(1 << 20, 256, LEGACY).unwrap();
+    pool.deallocate(ptr, 1 << 20, 256, LEGACY).unwrap();
+    for _ in 0..500 {
+        let stream = StreamObject::create(0, true).unwrap();
+        let carried = StreamRef { raw: stream.raw(), object: Some(&stream), stored: false };
+        let ptr = pool.allocate(4096, 256, carried).unwrap();
+        pool.deallocate(ptr, 4096, 256, carried).unwrap();
+    }
+    assert!(records() <= 40, "{} records for 500 streams that are gone", records());
+}

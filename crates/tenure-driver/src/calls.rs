@@ -35,10 +35,7 @@ pub fn snapshot() -> Vec<(&'static str, u64)> {
 /// Number of all driver calls since [`enable`].
 #[must_use]
 pub fn total() -> u64 {
-    COUNTS
-        .iter()
-        .map(|count| count.load(Ordering::Relaxed))
-        .sum()
+    COUNTS.iter().map(|count| count.load(Ordering::Relaxed)).sum()
 }
 
 #[inline]

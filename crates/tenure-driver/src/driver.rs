@@ -62,14 +62,7 @@ pub struct Driver {
 
 impl Driver {
     pub(crate) fn new(table: Table, by_hand: bool, library: String, simulated: bool) -> Self {
-        Self {
-            table,
-            version: OnceCell::new(),
-            library,
-            by_hand,
-            simulated,
-            devices: OnceCell::new(),
-        }
+        Self { table, version: OnceCell::new(), library, by_hand, simulated, devices: OnceCell::new() }
     }
 
     /// The function to call, if this process may call it and the driver has it.
@@ -165,8 +158,5 @@ unsafe fn static_text(text: *const c_char) -> Option<&'static str> {
         return None;
     }
     // SAFETY: not null, and a constant C string by this function's contract.
-    unsafe { CStr::from_ptr(text) }
-        .to_str()
-        .ok()
-        .filter(|text| !text.is_empty())
+    unsafe { CStr::from_ptr(text) }.to_str().ok().filter(|text| !text.is_empty())
 }

@@ -37,44 +37,24 @@ impl DriverError {
     /// An error with the code that the driver gave for `call`.
     #[must_use]
     pub const fn new(call: &'static str, code: CUresult) -> Self {
-        Self {
-            call,
-            code,
-            reason: Reason::Driver,
-        }
+        Self { call, code, reason: Reason::Driver }
     }
 
     #[inline]
     pub(crate) fn check(call: CallId, code: CUresult) -> Result<(), Self> {
-        if code == CUDA_SUCCESS {
-            Ok(())
-        } else {
-            Err(Self::new(call.name(), code))
-        }
+        if code == CUDA_SUCCESS { Ok(()) } else { Err(Self::new(call.name(), code)) }
     }
 
     #[cold]
     pub(crate) fn absent(call: &'static str) -> Self {
-        Self {
-            call,
-            code: CUDA_ERROR_NOT_SUPPORTED,
-            reason: Reason::Absent,
-        }
+        Self { call, code: CUDA_ERROR_NOT_SUPPORTED, reason: Reason::Absent }
     }
 
     #[cold]
     pub(crate) fn unusable(call: &'static str, why: Unusable) -> Self {
         match why {
-            Unusable::Forked => Self {
-                call,
-                code: CUDA_ERROR_NOT_INITIALIZED,
-                reason: Reason::Forked,
-            },
-            Unusable::Exiting => Self {
-                call,
-                code: CUDA_ERROR_DEINITIALIZED,
-                reason: Reason::Exiting,
-            },
+            Unusable::Forked => Self { call, code: CUDA_ERROR_NOT_INITIALIZED, reason: Reason::Forked },
+            Unusable::Exiting => Self { call, code: CUDA_ERROR_DEINITIALIZED, reason: Reason::Exiting },
         }
     }
 
@@ -101,17 +81,13 @@ impl DriverError {
     #[must_use]
     pub fn is_context_gone(&self) -> bool {
         self.reason == Reason::Driver
-            && matches!(
-                self.code,
-                CUDA_ERROR_INVALID_CONTEXT | CUDA_ERROR_CONTEXT_IS_DESTROYED
-            )
+            && matches!(self.code, CUDA_ERROR_INVALID_CONTEXT | CUDA_ERROR_CONTEXT_IS_DESTROYED)
     }
 
     /// Whether the call was not made because a stream capture is in the way (codes 900 to 908).
     #[must_use]
     pub fn is_capture(&self) -> bool {
-        (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED..=CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
-            .contains(&self.code)
+        (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED..=CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD).contains(&self.code)
     }
 
     /// Whether the driver lacks the call; it was not made.
@@ -183,22 +159,15 @@ impl fmt::Display for DriverError {
                  not work in such a child; start workers with \"spawn\" or \"forkserver\", or fork before the first use"
             ),
             Reason::Exiting => {
-                write!(
-                    f,
-                    "{call} was not called: the process is ending, and the driver may be gone already"
-                )
+                write!(f, "{call} was not called: the process is ending, and the driver may be gone already")
             }
             Reason::Driver => {
                 write!(f, "{call} failed: {} (code {})", self.name(), self.code)?;
-                if let Some(text) =
-                    crate::load::loaded().and_then(|driver| driver.error_text(self.code))
-                {
+                if let Some(text) = crate::load::loaded().and_then(|driver| driver.error_text(self.code)) {
                     write!(f, ", {text}")?;
                 }
                 if self.is_sticky() {
-                    f.write_str(
-                        "; the device stays unusable for this process, only a new process helps",
-                    )?;
+                    f.write_str("; the device stays unusable for this process, only a new process helps")?;
                 }
                 Ok(())
             }

@@ -37,10 +37,7 @@ impl Event {
 
     fn with_flags(device: &'static Device, flags: u32) -> Result<Self, DriverError> {
         let _current = device.enter()?;
-        Ok(Self {
-            device,
-            raw: device.driver().event_create(flags)?,
-        })
+        Ok(Self { device, raw: device.driver().event_create(flags)? })
     }
 
     /// The driver's handle; alive as long as this value is.

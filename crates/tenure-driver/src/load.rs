@@ -52,9 +52,7 @@ pub enum Cause {
 #[non_exhaustive]
 pub enum LoadError {
     /// `TENURE_DEVICE` has a value that is none of the three.
-    #[error(
-        "TENURE_DEVICE is \"{value}\", which is not a device: set it to auto, cuda or sim, or unset it (auto)"
-    )]
+    #[error("TENURE_DEVICE is \"{value}\", which is not a device: set it to auto, cuda or sim, or unset it (auto)")]
     UnknownChoice {
         /// The value found.
         value: String,
@@ -69,9 +67,7 @@ pub enum LoadError {
         detail: String,
     },
     /// A driver library is there and does not work.
-    #[error(
-        "the CUDA driver is there but does not work: {message}; to run without a GPU, set TENURE_DEVICE=sim"
-    )]
+    #[error("the CUDA driver is there but does not work: {message}; to run without a GPU, set TENURE_DEVICE=sim")]
     Broken {
         /// What kind of trouble it is.
         cause: Cause,
@@ -87,9 +83,7 @@ pub enum LoadError {
         message: String,
     },
     /// [`prefer_sim`] came after the driver had been loaded.
-    #[error(
-        "the simulated device was asked for after CUDA was in use: ask before the first use of a device"
-    )]
+    #[error("the simulated device was asked for after CUDA was in use: ask before the first use of a device")]
     AlreadyLoaded,
     /// This process was forked from one that had used the driver.
     #[error(
@@ -166,11 +160,7 @@ pub fn prefer_sim() -> Result<&'static Driver, LoadError> {
     process::check()?;
     let _ = PREFER_SIM.set(());
     let driver = Driver::get()?;
-    if driver.is_simulated() {
-        Ok(driver)
-    } else {
-        Err(LoadError::AlreadyLoaded)
-    }
+    if driver.is_simulated() { Ok(driver) } else { Err(LoadError::AlreadyLoaded) }
 }
 
 /// What runs when the driver has been initialised.
@@ -179,10 +169,7 @@ struct Hooks {
     list: Vec<fn()>,
 }
 
-static HOOKS: Mutex<Hooks> = Mutex::new(Hooks {
-    ran: false,
-    list: Vec::new(),
-});
+static HOOKS: Mutex<Hooks> = Mutex::new(Hooks { ran: false, list: Vec::new() });
 
 /// Has `hook` called right after the first successful `cuInit` (at once, if that has been). A handler that it registers
 /// with `atexit` therefore runs before the driver's own.
@@ -221,11 +208,7 @@ fn load() -> Result<Driver, LoadError> {
         match find_cuda() {
             Found::Library(library) => load_cuda(library)?,
             Found::Broken(message) => {
-                return Err(LoadError::Broken {
-                    cause: Cause::Library,
-                    code: 0,
-                    message,
-                });
+                return Err(LoadError::Broken { cause: Cause::Library, code: 0, message });
             }
             Found::Absent(detail) if value == "cuda" => {
                 return Err(LoadError::NoLibrary { detail });
@@ -237,9 +220,7 @@ fn load() -> Result<Driver, LoadError> {
             }
         }
     } else {
-        return Err(LoadError::UnknownChoice {
-            value: value.to_string_lossy().into_owned(),
-        });
+        return Err(LoadError::UnknownChoice { value: value.to_string_lossy().into_owned() });
     };
     run_hooks();
     Ok(driver)
@@ -258,7 +239,9 @@ fn load_sim(by_hand: bool) -> Result<Driver, LoadError> {
     let table = crate::sim::table();
     let driver = Driver::new(table, by_hand, "the simulated device".to_owned(), true);
     initialise(&driver).map_err(|error| LoadError::Simulated {
-        message: format!("{error}; TENURE_SIM_DEVICES and TENURE_SIM_MEMORY set its number of devices and their memory"),
+        message: format!(
+            "{error}; TENURE_SIM_DEVICES and TENURE_SIM_MEMORY set its number of devices and their memory"
+        ),
     })?;
     Ok(driver)
 }
@@ -286,9 +269,7 @@ fn find_cuda() -> Found {
         Err(error) => {
             let detail = loader_message(&error);
             if !says_absent(&detail) {
-                return Found::Broken(format!(
-                    "{LIBRARY} cannot be loaded ({detail}); reinstall the NVIDIA driver"
-                ));
+                return Found::Broken(format!("{LIBRARY} cannot be loaded ({detail}); reinstall the NVIDIA driver"));
             }
             match left_over() {
                 None => Found::Absent(detail),
@@ -321,8 +302,7 @@ fn says_absent(message: &str) -> bool {
 fn no_such_file() -> String {
     let mut text = [0u8; 256];
     // SAFETY: the buffer is writable for the length that is passed; the XSI variant that `libc` binds fills it.
-    let failed =
-        unsafe { libc::strerror_r(libc::ENOENT, text.as_mut_ptr().cast(), text.len()) } != 0;
+    let failed = unsafe { libc::strerror_r(libc::ENOENT, text.as_mut_ptr().cast(), text.len()) } != 0;
     match CStr::from_bytes_until_nul(&text) {
         Ok(text) if !failed && !text.is_empty() => text.to_string_lossy().into_owned(),
         _ => "No such file or directory".to_owned(),
@@ -357,15 +337,9 @@ type GetProcAddress = unsafe extern "C" fn(
 ) -> CUresult;
 
 fn load_cuda(library: libloading::os::unix::Library) -> Result<Driver, LoadError> {
-    let too_old = |message: String| LoadError::Broken {
-        cause: Cause::TooOld,
-        code: 0,
-        message,
-    };
+    let too_old = |message: String| LoadError::Broken { cause: Cause::TooOld, code: 0, message };
     // SAFETY: the driver declares the symbol with exactly this type since CUDA 12.0.
-    let find: GetProcAddress = match unsafe {
-        library.get::<GetProcAddress>(c"cuGetProcAddress_v2")
-    } {
+    let find: GetProcAddress = match unsafe { library.get::<GetProcAddress>(c"cuGetProcAddress_v2") } {
         Ok(symbol) => *symbol,
         Err(_) => {
             return Err(too_old(format!(
@@ -393,32 +367,18 @@ fn load_cuda(library: libloading::os::unix::Library) -> Result<Driver, LoadError
             }
             let mut address = core::ptr::null_mut();
             let mut found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-            let code = find(
-                name.as_ptr().cast(),
-                &mut address,
-                version,
-                CU_GET_PROC_ADDRESS_LEGACY_STREAM,
-                &mut found,
-            );
-            if code == CUDA_SUCCESS && found == CU_GET_PROC_ADDRESS_SUCCESS {
-                address
-            } else {
-                core::ptr::null_mut()
-            }
+            let code = find(name.as_ptr().cast(), &mut address, version, CU_GET_PROC_ADDRESS_LEGACY_STREAM, &mut found);
+            if code == CUDA_SUCCESS && found == CU_GET_PROC_ADDRESS_SUCCESS { address } else { core::ptr::null_mut() }
         })
     };
     for call in NEEDED {
         if !table.has(call) {
-            return Err(too_old(format!(
-                "{LIBRARY} lacks the call {call}; update the NVIDIA driver to 535 or newer"
-            )));
+            return Err(too_old(format!("{LIBRARY} lacks the call {call}; update the NVIDIA driver to 535 or newer")));
         }
     }
     let driver = Driver::new(table, true, LIBRARY.to_owned(), false);
     // The version may be asked before cuInit, and explains more than the code that cuInit of an old driver gives.
-    driver
-        .read_version()
-        .map_err(|error| broken(&driver, &error))?;
+    driver.read_version().map_err(|error| broken(&driver, &error))?;
     if driver.version() < OLDEST_DRIVER {
         return Err(too_old(format!(
             "it is a driver for CUDA {}.{}, and 12.2 or newer is needed; update the NVIDIA driver to 535 or newer",
@@ -429,10 +389,7 @@ fn load_cuda(library: libloading::os::unix::Library) -> Result<Driver, LoadError
     driver.init().map_err(|error| broken(&driver, &error))?;
     match driver.device_count() {
         Ok(count) if count > 0 => Ok(driver),
-        Ok(_) => Err(broken(
-            &driver,
-            &DriverError::new("cuDeviceGetCount", CUDA_ERROR_NO_DEVICE),
-        )),
+        Ok(_) => Err(broken(&driver, &DriverError::new("cuDeviceGetCount", CUDA_ERROR_NO_DEVICE))),
         Err(error) => Err(broken(&driver, &error)),
     }
 }
@@ -474,15 +431,11 @@ fn broken(driver: &Driver, error: &DriverError) -> LoadError {
             (_, Some(path)) => (Cause::Permission, permission(&said, &path)),
             (Some(value), None) => (
                 Cause::NoDevice,
-                format!(
-                    "{said}; CUDA_VISIBLE_DEVICES is \"{value}\": check that it names a GPU of this machine"
-                ),
+                format!("{said}; CUDA_VISIBLE_DEVICES is \"{value}\": check that it names a GPU of this machine"),
             ),
             (None, None) => (
                 Cause::NoDevice,
-                format!(
-                    "{said}: no GPU is visible to this process; nvidia-smi shows what the machine has"
-                ),
+                format!("{said}: no GPU is visible to this process; nvidia-smi shows what the machine has"),
             ),
         },
         CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => (
@@ -508,24 +461,15 @@ fn broken(driver: &Driver, error: &DriverError) -> LoadError {
         ),
         CUDA_ERROR_SYSTEM_NOT_READY => (
             Cause::Other,
-            format!(
-                "{said}: the system is not ready; on machines with NVSwitch, start the fabric manager"
-            ),
+            format!("{said}: the system is not ready; on machines with NVSwitch, start the fabric manager"),
         ),
-        CUDA_ERROR_NOT_PERMITTED => (
-            Cause::Permission,
-            format!("{said}: this user may not use the GPU"),
-        ),
+        CUDA_ERROR_NOT_PERMITTED => (Cause::Permission, format!("{said}: this user may not use the GPU")),
         _ => match denied {
             Some(path) => (Cause::Permission, permission(&said, &path)),
             None => (Cause::Other, format!("{said}; nvidia-smi may say more")),
         },
     };
-    LoadError::Broken {
-        cause,
-        code,
-        message,
-    }
+    LoadError::Broken { cause, code, message }
 }
 
 fn permission(said: &str, path: &Path) -> String {
@@ -541,17 +485,10 @@ fn visible_devices() -> Option<String> {
 
 /// A device file of the driver that this user may not open.
 fn denied_device_file() -> Option<PathBuf> {
-    ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"]
-        .iter()
-        .map(PathBuf::from)
-        .find(|path| {
-            match std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(path)
-            {
-                Ok(_) => false,
-                Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
-            }
-        })
+    ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"].iter().map(PathBuf::from).find(|path| {
+        match std::fs::OpenOptions::new().read(true).write(true).open(path) {
+            Ok(_) => false,
+            Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+        }
+    })
 }

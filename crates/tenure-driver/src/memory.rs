@@ -18,11 +18,7 @@ pub struct Sharing {
 
 impl Sharing {
     fn handle_types(self) -> CUmemAllocationHandleType {
-        if self.fd {
-            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-        } else {
-            CU_MEM_HANDLE_TYPE_NONE
-        }
+        if self.fd { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR } else { CU_MEM_HANDLE_TYPE_NONE }
     }
 
     fn prop(self, device: &Device) -> CUmemAllocationProp {
@@ -36,19 +32,13 @@ impl Sharing {
 }
 
 fn location(ordinal: i32) -> CUmemLocation {
-    CUmemLocation {
-        type_: CU_MEM_LOCATION_TYPE_DEVICE,
-        id: ordinal,
-    }
+    CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal }
 }
 
 fn readable_and_writable(ordinals: &[i32]) -> Vec<CUmemAccessDesc> {
     ordinals
         .iter()
-        .map(|&ordinal| CUmemAccessDesc {
-            location: location(ordinal),
-            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        })
+        .map(|&ordinal| CUmemAccessDesc { location: location(ordinal), flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE })
         .collect()
 }
 
@@ -77,11 +67,7 @@ impl AddressRange {
     pub fn reserve(device: &'static Device, bytes: usize, alignment: usize) -> Result<Self> {
         let _current = device.enter()?;
         let base = device.driver().address_reserve(bytes, alignment)?;
-        Ok(Self {
-            device,
-            base,
-            bytes,
-        })
+        Ok(Self { device, base, bytes })
     }
 
     /// Its first address.
@@ -118,11 +104,7 @@ impl AddressRange {
         let address = self.at("cuMemMap", offset, pages.bytes)?;
         let _current = self.device.enter()?;
         // SAFETY: inside the range, which this value owns; borrowed pages exist.
-        unsafe {
-            self.device
-                .driver()
-                .address_map(address, pages.bytes, pages.handle)
-        }
+        unsafe { self.device.driver().address_map(address, pages.bytes, pages.handle) }
     }
 
     /// Lets devices read and write what is mapped from `offset` on, `bytes` bytes, whole mappings.
@@ -133,13 +115,7 @@ impl AddressRange {
         let address = self.at("cuMemSetAccess", offset, bytes)?;
         let _current = self.device.enter()?;
         // SAFETY: inside the range, which this value owns.
-        unsafe {
-            self.device.driver().address_set_access(
-                address,
-                bytes,
-                &readable_and_writable(ordinals),
-            )
-        }
+        unsafe { self.device.driver().address_set_access(address, bytes, &readable_and_writable(ordinals)) }
     }
 
     /// Unmaps whole mappings, several neighbours in one call. Does not wait for the device.
@@ -181,9 +157,7 @@ impl PhysicalPages {
     /// What the driver says.
     pub fn granularity(device: &'static Device, sharing: Sharing) -> Result<usize> {
         let _current = device.enter()?;
-        device
-            .driver()
-            .allocation_granularity(&sharing.prop(device), false)
+        device.driver().allocation_granularity(&sharing.prop(device), false)
     }
 
     /// Takes `bytes` of the device's memory, a multiple of the [granularity](Self::granularity).
@@ -193,11 +167,7 @@ impl PhysicalPages {
     pub fn create(device: &'static Device, bytes: usize, sharing: Sharing) -> Result<Self> {
         let _current = device.enter()?;
         let handle = device.driver().pages_create(bytes, &sharing.prop(device))?;
-        Ok(Self {
-            device,
-            handle,
-            bytes,
-        })
+        Ok(Self { device, handle, bytes })
     }
 
     /// Opens `bytes` of memory that another process shares.
@@ -207,11 +177,7 @@ impl PhysicalPages {
     pub fn import_fd(device: &'static Device, fd: c_int, bytes: usize) -> Result<Self> {
         let _current = device.enter()?;
         let handle = device.driver().pages_import_fd(fd)?;
-        Ok(Self {
-            device,
-            handle,
-            bytes,
-        })
+        Ok(Self { device, handle, bytes })
     }
 
     /// A file descriptor by which another process opens them; the caller closes it.
@@ -277,11 +243,7 @@ impl DriverPool {
         props.maxSize = maximum;
         let _current = device.enter()?;
         let raw = device.driver().pool_create(&props)?;
-        Ok(Self {
-            device,
-            raw,
-            owned: true,
-        })
+        Ok(Self { device, raw, owned: true })
     }
 
     /// The pool that came with the device.
@@ -291,11 +253,7 @@ impl DriverPool {
     pub fn default_of(device: &'static Device) -> Result<Self> {
         let _current = device.enter()?;
         let raw = device.driver().device_default_pool(device.handle())?;
-        Ok(Self {
-            device,
-            raw,
-            owned: false,
-        })
+        Ok(Self { device, raw, owned: false })
     }
 
     /// The pool that is the device's current one now. Whoever set it keeps it alive.
@@ -305,11 +263,7 @@ impl DriverPool {
     pub fn current(device: &'static Device) -> Result<Self> {
         let _current = device.enter()?;
         let raw = device.driver().device_pool(device.handle())?;
-        Ok(Self {
-            device,
-            raw,
-            owned: false,
-        })
+        Ok(Self { device, raw, owned: false })
     }
 
     /// A view of somebody else's pool.
@@ -319,11 +273,7 @@ impl DriverPool {
     /// The pool is of that device and outlives this value.
     #[must_use]
     pub unsafe fn borrowed(device: &'static Device, pool: CUmemoryPool) -> Self {
-        Self {
-            device,
-            raw: pool,
-            owned: false,
-        }
+        Self { device, raw: pool, owned: false }
     }
 
     /// The driver's handle; alive as long as this value is.
@@ -390,11 +340,7 @@ impl DriverPool {
     pub fn set_attribute(&self, attribute: CUmemPool_attribute, value: u64) -> Result<()> {
         known_attribute("cuMemPoolSetAttribute", attribute)?;
         // SAFETY: this value's pool exists.
-        unsafe {
-            self.device
-                .driver()
-                .pool_set_attribute(self.raw, attribute, value)
-        }
+        unsafe { self.device.driver().pool_set_attribute(self.raw, attribute, value) }
     }
 
     /// How many unused bytes the pool keeps when the device or a stream is waited for.
@@ -422,11 +368,7 @@ impl DriverPool {
     /// What the driver says.
     pub fn set_access(&self, ordinals: &[i32]) -> Result<()> {
         // SAFETY: this value's pool exists.
-        unsafe {
-            self.device
-                .driver()
-                .pool_set_access(self.raw, &readable_and_writable(ordinals))
-        }
+        unsafe { self.device.driver().pool_set_access(self.raw, &readable_and_writable(ordinals)) }
     }
 
     /// A file descriptor by which another process opens the pool; the caller closes it.
@@ -441,9 +383,7 @@ impl DriverPool {
 
 /// Refuses what may be larger than the eight bytes that all known attributes fit in.
 fn known_attribute(call: &'static str, attribute: CUmemPool_attribute) -> Result<()> {
-    if (CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES..=CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-        .contains(&attribute)
-    {
+    if (CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES..=CU_MEMPOOL_ATTR_USED_MEM_HIGH).contains(&attribute) {
         Ok(())
     } else {
         Err(DriverError::new(call, CUDA_ERROR_INVALID_VALUE))

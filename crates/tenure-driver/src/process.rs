@@ -96,10 +96,7 @@ pub fn arm() {
         return;
     };
     // `begin_exit` may run meanwhile: it changes the word it sees, so that state is carried over after the exchange.
-    if WORD
-        .compare_exchange(unarmed, page, Ordering::AcqRel, Ordering::Acquire)
-        .is_ok()
-    {
+    if WORD.compare_exchange(unarmed, page, Ordering::AcqRel, Ordering::Acquire).is_ok() {
         if UNARMED.load(Ordering::Acquire) == EXITING {
             begin_exit();
         }

@@ -138,10 +138,7 @@ impl Stream {
     /// What the driver says.
     pub fn new(device: &'static Device, non_blocking: bool) -> Result<Self, DriverError> {
         let _current = device.enter()?;
-        Ok(Self {
-            device,
-            raw: device.driver().stream_create(non_blocking)?,
-        })
+        Ok(Self { device, raw: device.driver().stream_create(non_blocking)? })
     }
 
     /// The handle, to name the stream in calls.
@@ -207,11 +204,7 @@ impl Driver {
     ///
     /// # Errors
     /// Code 101 when there is no such device; what the driver says.
-    pub fn stream_create_on(
-        &'static self,
-        ordinal: i32,
-        non_blocking: bool,
-    ) -> Result<RawStream, DriverError> {
+    pub fn stream_create_on(&'static self, ordinal: i32, non_blocking: bool) -> Result<RawStream, DriverError> {
         Stream::new(self.device(ordinal)?, non_blocking).map(Stream::into_raw)
     }
 
@@ -247,11 +240,7 @@ impl<'d> RelaxedCapture<'d> {
     #[inline]
     pub fn enter(driver: &'d Driver) -> Result<Self, DriverError> {
         let before = driver.exchange_capture_mode(CU_STREAM_CAPTURE_MODE_RELAXED)?;
-        Ok(Self {
-            driver,
-            before,
-            on_this_thread: PhantomData,
-        })
+        Ok(Self { driver, before, on_this_thread: PhantomData })
     }
 }
 

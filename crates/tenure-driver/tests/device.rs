@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tenure_driver::sys::*;
 use tenure_driver::{
-    AddressRange, CaptureStatus, Device, Driver, DriverPool, Event, HostFlags, PhysicalPages,
-    RawStream, RelaxedCapture, Sharing, Stream, current_device, load, with_context,
+    AddressRange, CaptureStatus, Device, Driver, DriverPool, Event, HostFlags, PhysicalPages, RawStream,
+    RelaxedCapture, Sharing, Stream, current_device, load, with_context,
 };
 
 fn driver() -> &'static Driver {
@@ -40,12 +40,8 @@ fn through(address: CUdeviceptr, from: CUdeviceptr, bytes: &[u8]) -> Vec<u8> {
     let _current = device().enter().unwrap();
     // SAFETY: the callers own device memory of that length at both addresses; the vectors live until the wait.
     unsafe {
-        driver()
-            .copy_from_host_async(address, bytes.as_ptr().cast(), bytes.len(), raw(&stream))
-            .unwrap();
-        driver()
-            .copy_to_host_async(back.as_mut_ptr().cast(), from, back.len(), raw(&stream))
-            .unwrap();
+        driver().copy_from_host_async(address, bytes.as_ptr().cast(), bytes.len(), raw(&stream)).unwrap();
+        driver().copy_to_host_async(back.as_mut_ptr().cast(), from, back.len(), raw(&stream)).unwrap();
     }
     stream.synchronize().unwrap();
     back
@@ -59,25 +55,15 @@ fn devices_say_what_they_are() {
         let device = Device::get(ordinal).unwrap();
         let properties = device.properties().unwrap();
         println!("{ordinal}: {properties:?}");
-        assert!(
-            !properties.name.is_empty()
-                && properties.total_memory > 0
-                && device.ordinal() == ordinal
-        );
+        assert!(!properties.name.is_empty() && properties.total_memory > 0 && device.ordinal() == ordinal);
         assert_eq!(properties.uuid_text().len(), "GPU-".len() + 36);
-        assert!(
-            std::ptr::eq(device, driver().device(ordinal).unwrap()),
-            "one value per device"
-        );
+        assert!(std::ptr::eq(device, driver().device(ordinal).unwrap()), "one value per device");
         let info = device.memory_info().unwrap();
         assert!(info.free <= info.total && info.total <= properties.total_memory);
     }
     for ordinal in [-1, count, i32::MAX, i32::MIN] {
         let error = driver().device(ordinal).unwrap_err();
-        assert_eq!(
-            (error.call, error.code),
-            ("cuDeviceGet", CUDA_ERROR_INVALID_DEVICE)
-        );
+        assert_eq!((error.call, error.code), ("cuDeviceGet", CUDA_ERROR_INVALID_DEVICE));
     }
 }
 
@@ -87,11 +73,7 @@ fn contexts_are_switched_and_switched_back() {
     let other = driver().device(count - 1).unwrap();
     std::thread::spawn(move || {
         assert_eq!(current_device().unwrap(), None, "a new thread has none");
-        assert_eq!(
-            driver().device_of(RawStream::NULL).unwrap(),
-            0,
-            "as in the runtime"
-        );
+        assert_eq!(driver().device_of(RawStream::NULL).unwrap(), 0, "as in the runtime");
         let inner = with_context(device(), || {
             assert_eq!(current_device().unwrap(), Some(0));
             let inner = other.with_context(|| current_device().unwrap()).unwrap();
@@ -120,16 +102,10 @@ fn streams_know_their_device_and_state() {
         let stream = Stream::new(device, true).unwrap();
         let blocking = Stream::new(device, false).unwrap();
         assert_eq!(driver().device_of(raw(&stream)).unwrap(), ordinal);
-        assert_eq!(
-            driver().stream_capture_status(raw(&stream)).unwrap(),
-            CaptureStatus::None
-        );
+        assert_eq!(driver().stream_capture_status(raw(&stream)).unwrap(), CaptureStatus::None);
         assert!(driver().stream_is_non_blocking(raw(&stream)).unwrap());
         assert!(!driver().stream_is_non_blocking(raw(&blocking)).unwrap());
-        assert_ne!(
-            driver().stream_id(raw(&stream)).unwrap(),
-            driver().stream_id(raw(&blocking)).unwrap()
-        );
+        assert_ne!(driver().stream_id(raw(&stream)).unwrap(), driver().stream_id(raw(&blocking)).unwrap());
         assert!(driver().stream_query(raw(&stream)).unwrap());
         assert!(!raw(&stream).is_special());
         let handed_over = driver().stream_create_on(ordinal, true).unwrap();
@@ -141,11 +117,7 @@ fn streams_know_their_device_and_state() {
     for special in [RawStream::NULL, RawStream::LEGACY, RawStream::PER_THREAD] {
         assert!(special.is_special());
     }
-    assert!(
-        RawStream::LEGACY.is_legacy()
-            && RawStream::NULL.is_legacy()
-            && !RawStream::PER_THREAD.is_legacy()
-    );
+    assert!(RawStream::LEGACY.is_legacy() && RawStream::NULL.is_legacy() && !RawStream::PER_THREAD.is_legacy());
 }
 
 unsafe extern "C" fn later(flag: *mut c_void) {
@@ -156,17 +128,13 @@ unsafe extern "C" fn later(flag: *mut c_void) {
 
 fn busy(stream: RawStream, flag: &'static AtomicU32) {
     // SAFETY: `later` may be called with a static at any time.
-    unsafe { driver().launch_host_function(stream, later, (&raw const *flag).cast_mut().cast()) }
-        .unwrap();
+    unsafe { driver().launch_host_function(stream, later, (&raw const *flag).cast_mut().cast()) }.unwrap();
 }
 
 #[test]
 fn events_mark_work() {
     static DONE: AtomicU32 = AtomicU32::new(0);
-    let (a, b) = (
-        Stream::new(device(), true).unwrap(),
-        Stream::new(device(), true).unwrap(),
-    );
+    let (a, b) = (Stream::new(device(), true).unwrap(), Stream::new(device(), true).unwrap());
     let event = Event::new(device()).unwrap();
     assert!(event.query().unwrap(), "nothing was marked");
     busy(raw(&a), &DONE);
@@ -176,10 +144,7 @@ fn events_mark_work() {
     assert_eq!(DONE.load(Ordering::SeqCst), 1, "b waited for a");
     assert!(event.query().unwrap());
     event.synchronize().unwrap();
-    let (start, end) = (
-        Event::with_timing(device()).unwrap(),
-        Event::with_timing(device()).unwrap(),
-    );
+    let (start, end) = (Event::with_timing(device()).unwrap(), Event::with_timing(device()).unwrap());
     start.record(raw(&a)).unwrap();
     busy(raw(&a), &DONE);
     end.record(raw(&a)).unwrap();
@@ -197,50 +162,31 @@ fn plain_memory_and_copies() {
     let stream = Stream::new(device(), true).unwrap();
     // SAFETY: both blocks are ours and of that length.
     unsafe {
-        driver()
-            .fill_async(b, 0xAB, bytes.len(), raw(&stream))
-            .unwrap();
-        driver()
-            .copy_on_device_async(b, a, 50_000, raw(&stream))
-            .unwrap();
+        driver().fill_async(b, 0xAB, bytes.len(), raw(&stream)).unwrap();
+        driver().copy_on_device_async(b, a, 50_000, raw(&stream)).unwrap();
     }
     stream.synchronize().unwrap();
     let mut back = vec![0u8; bytes.len()];
     // SAFETY: as above.
-    unsafe { driver().copy_to_host_async(back.as_mut_ptr().cast(), b, back.len(), raw(&stream)) }
-        .unwrap();
+    unsafe { driver().copy_to_host_async(back.as_mut_ptr().cast(), b, back.len(), raw(&stream)) }.unwrap();
     stream.synchronize().unwrap();
     assert_eq!(back[..50_000], bytes[..50_000]);
     assert!(back[50_000..].iter().all(|&byte| byte == 0xAB));
 
     let info = driver().pointer_info(a + 17).unwrap().unwrap();
-    assert_eq!(
-        (info.memory_type, info.managed, info.device),
-        (CU_MEMORYTYPE_DEVICE, false, 0)
-    );
+    assert_eq!((info.memory_type, info.managed, info.device), (CU_MEMORYTYPE_DEVICE, false, 0));
     assert_eq!((info.base, info.bytes), (a, bytes.len()));
-    let range = device()
-        .with_context(|| driver().address_range(a + 17))
-        .unwrap()
-        .unwrap();
+    let range = device().with_context(|| driver().address_range(a + 17)).unwrap().unwrap();
     assert_eq!(range.0, a);
     let local = 0u8;
-    assert_eq!(
-        driver()
-            .pointer_info((&raw const local).addr() as u64)
-            .unwrap(),
-        None
-    );
+    assert_eq!(driver().pointer_info((&raw const local).addr() as u64).unwrap(), None);
     for block in [a, b] {
         // SAFETY: all work is done.
         unsafe { device().free(block) }.unwrap();
     }
     // SAFETY: the driver knows no such block.
     let error = unsafe { device().free(a) }.unwrap_err();
-    assert_eq!(
-        (error.call, error.code),
-        ("cuMemFree", CUDA_ERROR_INVALID_VALUE)
-    );
+    assert_eq!((error.call, error.code), ("cuMemFree", CUDA_ERROR_INVALID_VALUE));
 }
 
 #[test]
@@ -263,12 +209,8 @@ fn host_and_managed_memory() {
     let mut back = vec![0u8; 8192];
     // SAFETY: all three are of that length and live until the wait.
     unsafe {
-        driver()
-            .copy_async(block, address.addr() as u64, 8192, raw(&stream))
-            .unwrap();
-        driver()
-            .copy_to_host_async(back.as_mut_ptr().cast(), block, 8192, raw(&stream))
-            .unwrap();
+        driver().copy_async(block, address.addr() as u64, 8192, raw(&stream)).unwrap();
+        driver().copy_to_host_async(back.as_mut_ptr().cast(), block, 8192, raw(&stream)).unwrap();
     }
     stream.synchronize().unwrap();
     assert!(back.iter().all(|&byte| byte == 0x5A));
@@ -303,22 +245,11 @@ fn one_page_shows_the_same_bytes_at_two_addresses() {
     // The mappings keep the memory.
     drop(pages);
     let bytes: Vec<u8> = (0..5000u32).map(|i| (i % 251) as u8).collect();
-    assert_eq!(
-        through(
-            range.base() + 100,
-            range.base() + 2 * unit as u64 + 100,
-            &bytes
-        ),
-        bytes
-    );
+    assert_eq!(through(range.base() + 100, range.base() + 2 * unit as u64 + 100, &bytes), bytes);
 
     let second = PhysicalPages::create(device(), unit, sharing).unwrap();
     for (offset, code) in [(4 * unit, 1), (4 * unit - 1, 1), (usize::MAX, 1)] {
-        assert_eq!(
-            range.map(offset, &second).unwrap_err().code,
-            code,
-            "outside the range"
-        );
+        assert_eq!(range.map(offset, &second).unwrap_err().code, code, "outside the range");
     }
     assert!(range.map(0, &second).is_err(), "something is mapped there");
     assert_eq!(range.set_access(0, 0, &[0]).unwrap_err().code, 1);
@@ -337,10 +268,7 @@ fn pages_are_shared_by_file_descriptor() {
         println!("skipped: the device cannot share pages by file descriptor");
         return;
     }
-    let sharing = Sharing {
-        fd: true,
-        ..Sharing::default()
-    };
+    let sharing = Sharing { fd: true, ..Sharing::default() };
     let unit = PhysicalPages::granularity(device(), sharing).unwrap();
     let pages = PhysicalPages::create(device(), unit, sharing).unwrap();
     let fd = pages.export_fd().unwrap();
@@ -352,10 +280,7 @@ fn pages_are_shared_by_file_descriptor() {
     range.map(0, &pages).unwrap();
     range.map(unit, &same).unwrap();
     range.set_access(0, 2 * unit, &[0]).unwrap();
-    assert_eq!(
-        through(range.base(), range.base() + unit as u64, b"the same bytes"),
-        b"the same bytes"
-    );
+    assert_eq!(through(range.base(), range.base() + unit as u64, b"the same bytes"), b"the same bytes");
     // SAFETY: all work is done.
     unsafe { range.unmap(0, 2 * unit) }.unwrap();
 }
@@ -368,68 +293,39 @@ fn pools_allocate_in_order() {
     }
     let pool = DriverPool::create(device(), 0, Sharing::default()).unwrap();
     pool.set_release_threshold(u64::MAX).unwrap();
-    assert_eq!(
-        pool.attribute(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).unwrap(),
-        u64::MAX
-    );
+    assert_eq!(pool.attribute(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD).unwrap(), u64::MAX);
     let stream = Stream::new(device(), true).unwrap();
     let block = pool.alloc(1 << 20, raw(&stream)).unwrap();
     assert!(pool.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap() >= 1 << 20);
     // SAFETY: the last use in the order of the stream.
     unsafe {
-        driver()
-            .fill_async(block, 1, 1 << 20, raw(&stream))
-            .unwrap();
+        driver().fill_async(block, 1, 1 << 20, raw(&stream)).unwrap();
         pool.free(block, raw(&stream)).unwrap();
     }
     stream.synchronize().unwrap();
     assert_eq!(pool.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap(), 0);
-    assert!(
-        pool.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
-            .unwrap()
-            >= 1 << 20
-    );
+    assert!(pool.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).unwrap() >= 1 << 20);
     pool.trim(0).unwrap();
-    assert_eq!(
-        pool.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
-            .unwrap(),
-        0
-    );
+    assert_eq!(pool.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).unwrap(), 0);
     for unknown in [0, 9, u32::MAX] {
-        assert_eq!(
-            pool.attribute(unknown).unwrap_err().code,
-            CUDA_ERROR_INVALID_VALUE
-        );
+        assert_eq!(pool.attribute(unknown).unwrap_err().code, CUDA_ERROR_INVALID_VALUE);
     }
     assert!(pool.is_owned());
     let default = DriverPool::default_of(device()).unwrap();
     assert!(!default.is_owned() && default.as_raw() != pool.as_raw());
-    assert!(
-        pool.alloc(1 << 50, raw(&stream))
-            .unwrap_err()
-            .is_out_of_memory()
-    );
+    assert!(pool.alloc(1 << 50, raw(&stream)).unwrap_err().is_out_of_memory());
 }
 
 #[test]
 fn relaxed_mode_is_undone() {
     let exchange = |mode| driver().exchange_capture_mode(mode).unwrap();
-    assert_eq!(
-        exchange(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-        CU_STREAM_CAPTURE_MODE_GLOBAL
-    );
+    assert_eq!(exchange(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CU_STREAM_CAPTURE_MODE_GLOBAL);
     {
         let _outer = RelaxedCapture::enter(driver()).unwrap();
         let _inner = RelaxedCapture::enter(driver()).unwrap();
-        assert_eq!(
-            exchange(CU_STREAM_CAPTURE_MODE_RELAXED),
-            CU_STREAM_CAPTURE_MODE_RELAXED
-        );
+        assert_eq!(exchange(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_RELAXED);
     }
-    assert_eq!(
-        exchange(CU_STREAM_CAPTURE_MODE_GLOBAL),
-        CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-    );
+    assert_eq!(exchange(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 }
 
 #[test]
@@ -440,13 +336,8 @@ fn the_device_proof_waits_and_leaves_captures_alone() {
     device.prepare_wait().unwrap();
     let capturing = Stream::new(device, true).unwrap();
     // Of this thread, whose every call counts; a global one would also see the other tests.
-    driver()
-        .stream_begin_capture(raw(&capturing), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-        .unwrap();
-    assert_eq!(
-        driver().stream_capture_status(raw(&capturing)).unwrap(),
-        CaptureStatus::Active
-    );
+    driver().stream_begin_capture(raw(&capturing), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).unwrap();
+    assert_eq!(driver().stream_capture_status(raw(&capturing)).unwrap(), CaptureStatus::Active);
     let stream = Stream::new(device, true).unwrap();
     {
         let _relaxed = RelaxedCapture::enter(driver()).unwrap();
@@ -477,10 +368,10 @@ fn a_graph_tells_when_it_is_gone() {
         // SAFETY: the static above.
         unsafe { &*flag.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
     }
+    // User objects and graphs are the current context's.
+    let _current = device().enter().unwrap();
     let stream = Stream::new(device(), true).unwrap();
-    driver()
-        .stream_begin_capture(raw(&stream), CU_STREAM_CAPTURE_MODE_RELAXED)
-        .unwrap();
+    driver().stream_begin_capture(raw(&stream), CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
     let graph = stream.capture_info().unwrap().graph;
     // SAFETY: the graph is being captured; the function may be called at any time.
     unsafe { driver().graph_on_destroy(graph, gone, (&raw const GONE).cast_mut().cast()) }.unwrap();
@@ -520,16 +411,9 @@ fn threads_find_one_context() {
                 })
             })
             .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    assert!(
-        contexts
-            .iter()
-            .all(|&context| context == contexts[0] && context != 0)
-    );
+    assert!(contexts.iter().all(|&context| context == contexts[0] && context != 0));
 }
 
 /// What the checks before a driver call cost; printed, not judged.
@@ -542,10 +426,7 @@ fn cost_of_the_checks() {
         for _ in 0..ROUNDS {
             f();
         }
-        println!(
-            "{name}: {:.2} ns",
-            start.elapsed().as_secs_f64() * 1e9 / f64::from(ROUNDS)
-        );
+        println!("{name}: {:.2} ns", start.elapsed().as_secs_f64() * 1e9 / f64::from(ROUNDS));
     };
     let driver = driver();
     time("an empty call", &|| {

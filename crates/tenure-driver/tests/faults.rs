@@ -2,8 +2,8 @@
 
 use tenure_driver::sys::*;
 use tenure_driver::{
-    AddressRange, Device, DriverError, DriverPool, Event, HostFlags, PhysicalPages, RelaxedCapture,
-    Sharing, Stream, load, sim,
+    AddressRange, Device, DriverError, DriverPool, Event, HostFlags, PhysicalPages, RelaxedCapture, Sharing, Stream,
+    load, sim,
 };
 
 type Outcome = Result<(), DriverError>;
@@ -17,15 +17,8 @@ fn device() -> &'static Device {
 fn once(call: &'static str, code: CUresult, action: &dyn Fn() -> Outcome) {
     let state = || {
         let info = device().memory_info().unwrap();
-        let mode = device()
-            .driver()
-            .exchange_capture_mode(CU_STREAM_CAPTURE_MODE_GLOBAL)
-            .unwrap();
-        (
-            info.free,
-            device().driver().current_ordinal().unwrap(),
-            mode,
-        )
+        let mode = device().driver().exchange_capture_mode(CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        (info.free, device().driver().current_ordinal().unwrap(), mode)
     };
     action().unwrap_or_else(|error| panic!("{call}: {error}"));
     let before = state();
@@ -113,12 +106,7 @@ fn every_call_may_fail() {
     sim::fail_next("cuDevicePrimaryCtxRetain", CUDA_ERROR_OUT_OF_MEMORY, 0).unwrap();
     assert!(fresh.context().unwrap_err().is_out_of_memory());
     assert!(fresh.enter().is_ok());
-    for call in [
-        "cuDeviceGetName",
-        "cuDeviceGetUuid",
-        "cuDeviceTotalMem",
-        "cuDeviceGetAttribute",
-    ] {
+    for call in ["cuDeviceGetName", "cuDeviceGetUuid", "cuDeviceTotalMem", "cuDeviceGetAttribute"] {
         sim::fail_next(call, CUDA_ERROR_UNKNOWN, 0).unwrap();
         assert_eq!(fresh.properties().unwrap_err().call, call);
     }
@@ -129,11 +117,7 @@ fn every_call_may_fail() {
     once("cuMemAlloc", CUDA_ERROR_LAUNCH_FAILED, &plain);
     once("cuCtxGetCurrent", CUDA_ERROR_UNKNOWN, &plain);
     once("cuCtxPushCurrent", CUDA_ERROR_INVALID_CONTEXT, &plain);
-    once(
-        "cuThreadExchangeStreamCaptureMode",
-        CUDA_ERROR_UNKNOWN,
-        &plain,
-    );
+    once("cuThreadExchangeStreamCaptureMode", CUDA_ERROR_UNKNOWN, &plain);
     once("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, &host);
     once("cuMemAllocManaged", CUDA_ERROR_OUT_OF_MEMORY, &managed);
     for call in [

@@ -23,11 +23,7 @@ fn c_type(rust: &str) -> String {
         if let Some(target) = rest.strip_prefix("const ") {
             let target = c_type(target);
             // `const` of a pointer goes behind it.
-            return if target.ends_with('*') {
-                format!("{target} const *")
-            } else {
-                format!("const {target} *")
-            };
+            return if target.ends_with('*') { format!("{target} const *") } else { format!("const {target} *") };
         }
         panic!("a pointer that is neither const nor mut: {rust}");
     }
@@ -85,22 +81,10 @@ fn layouts() -> String {
     }
     layout!(CUuuid { bytes });
     layout!(CUmemLocation { type_, id });
-    layout!(CUmemAllocationProp {
-        type_,
-        requestedHandleTypes,
-        location,
-        win32HandleMetaData,
-        allocFlags
-    });
+    layout!(CUmemAllocationProp { type_, requestedHandleTypes, location, win32HandleMetaData, allocFlags });
     layout!(CUmemAccessDesc { location, flags });
     // Its `reserved` shrinks as headers name bytes of it; the sum is checked by the size.
-    layout!(CUmemPoolProps {
-        allocType,
-        handleTypes,
-        location,
-        win32SecurityAttributes,
-        maxSize
-    });
+    layout!(CUmemPoolProps { allocType, handleTypes, location, win32SecurityAttributes, maxSize });
     layout!(CUipcMemHandle { reserved });
     sizes!(
         CUresult,
@@ -132,36 +116,20 @@ fn layouts() -> String {
     );
     // The flags of physical memory are a structure without a name.
     for (field, offset) in [
-        (
-            "compressionType",
-            std::mem::offset_of!(CUmemAllocationProp_allocFlags, compressionType),
-        ),
-        (
-            "gpuDirectRDMACapable",
-            std::mem::offset_of!(CUmemAllocationProp_allocFlags, gpuDirectRDMACapable),
-        ),
-        (
-            "usage",
-            std::mem::offset_of!(CUmemAllocationProp_allocFlags, usage),
-        ),
+        ("compressionType", std::mem::offset_of!(CUmemAllocationProp_allocFlags, compressionType)),
+        ("gpuDirectRDMACapable", std::mem::offset_of!(CUmemAllocationProp_allocFlags, gpuDirectRDMACapable)),
+        ("usage", std::mem::offset_of!(CUmemAllocationProp_allocFlags, usage)),
     ] {
         let at = std::mem::offset_of!(CUmemAllocationProp, allocFlags) + offset;
-        writeln!(
-            text,
-            "static_assert(offsetof(CUmemAllocationProp, allocFlags.{field}) == {at}, \"{field}\");"
-        )
-        .unwrap();
+        writeln!(text, "static_assert(offsetof(CUmemAllocationProp, allocFlags.{field}) == {at}, \"{field}\");")
+            .unwrap();
     }
     text
 }
 
 fn constants(list: &[(&str, i64)]) -> String {
     list.iter().fold(String::new(), |mut text, (name, value)| {
-        writeln!(
-            text,
-            "static_assert(static_cast<long long>({name}) == {value}, \"{name}\");"
-        )
-        .unwrap();
+        writeln!(text, "static_assert(static_cast<long long>({name}) == {value}, \"{name}\");").unwrap();
         text
     })
 }
@@ -216,9 +184,7 @@ fn build(text: &str, headers: &Path, name: &str) -> Result<String, String> {
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    let run = Command::new(&binary)
-        .output()
-        .map_err(|error| error.to_string())?;
+    let run = Command::new(&binary).output().map_err(|error| error.to_string())?;
     if run.status.success() {
         Ok(String::from_utf8_lossy(&run.stdout).trim().to_owned())
     } else {
@@ -228,27 +194,17 @@ fn build(text: &str, headers: &Path, name: &str) -> Result<String, String> {
 
 fn directories() -> Vec<PathBuf> {
     let list = std::env::var_os("TENURE_CUDA_HEADERS").unwrap_or_default();
-    std::env::split_paths(&list)
-        .filter(|path| path.is_dir())
-        .collect()
+    std::env::split_paths(&list).filter(|path| path.is_dir()).collect()
 }
 
 #[test]
 fn headers_agree() {
     let directories = directories();
     if directories.is_empty() {
-        println!(
-            "skipped: no headers of CUDA here; ci/check-cuda-headers fetches them and runs this test"
-        );
+        println!("skipped: no headers of CUDA here; ci/check-cuda-headers fetches them and runs this test");
         return;
     }
-    let text = program(&format!(
-        "{}{}{}{}",
-        layouts(),
-        constants(RESULTS),
-        constants(CONSTANTS),
-        prototypes(CALLS)
-    ));
+    let text = program(&format!("{}{}{}{}", layouts(), constants(RESULTS), constants(CONSTANTS), prototypes(CALLS)));
     for (index, headers) in directories.iter().enumerate() {
         match build(&text, headers, &format!("headers_{index}")) {
             Ok(version) => println!("agrees with the headers of {version}"),
@@ -261,21 +217,11 @@ fn headers_agree() {
 #[test]
 fn differences_are_found() {
     let Some(headers) = directories().into_iter().next() else {
-        println!(
-            "skipped: no headers of CUDA here; ci/check-cuda-headers fetches them and runs this test"
-        );
+        println!("skipped: no headers of CUDA here; ci/check-cuda-headers fetches them and runs this test");
         return;
     };
-    let wrong_type = Call {
-        name: "cuMemAlloc",
-        version: 3020,
-        parameters: &["*mut CUdeviceptr", "c_uint"],
-    };
-    let old_version = Call {
-        name: "cuMemAlloc",
-        version: 2000,
-        parameters: &["*mut CUdeviceptr", "usize"],
-    };
+    let wrong_type = Call { name: "cuMemAlloc", version: 3020, parameters: &["*mut CUdeviceptr", "c_uint"] };
+    let old_version = Call { name: "cuMemAlloc", version: 2000, parameters: &["*mut CUdeviceptr", "usize"] };
     for (index, body) in [
         constants(&[("CUDA_ERROR_OUT_OF_MEMORY", 3)]),
         prototypes(&[wrong_type]),
@@ -287,10 +233,7 @@ fn differences_are_found() {
     {
         let found = build(&program(body), &headers, &format!("headers_wrong_{index}"));
         let error = found.expect_err("a difference went unseen");
-        assert!(
-            error.contains("static assertion failed") || error.contains("static_assert"),
-            "{error}"
-        );
+        assert!(error.contains("static assertion failed") || error.contains("static_assert"), "{error}");
     }
 }
 

@@ -23,8 +23,7 @@ fn scene() {
         }
         "fail, then fork" => {
             assert!(Driver::get().is_err());
-            let code =
-                in_child(|| i32::from(!matches!(Driver::get(), Err(LoadError::NoLibrary { .. }))));
+            let code = in_child(|| i32::from(!matches!(Driver::get(), Err(LoadError::NoLibrary { .. }))));
             println!("child: {code}");
         }
         "fork first" => {
@@ -35,7 +34,10 @@ fn scene() {
         "fail, then fix" => {
             assert!(Driver::get().is_err());
             // SAFETY: no other thread of this process reads or writes the environment.
-            unsafe { std::env::set_var(load::VARIABLE, "sim") };
+            #[allow(clippy::disallowed_methods, reason = "the scene has this process for itself, and one thread")]
+            unsafe {
+                std::env::set_var(load::VARIABLE, "sim")
+            };
         }
         "prefer" => println!("prefer: {:?}", load::prefer_sim().map(Driver::is_simulated)),
         _ => {}
@@ -80,12 +82,7 @@ fn calls_of_the_fake() {
     // What the driver answered is counted; what it lacks was not called.
     let counts = calls::snapshot();
     assert!(counts.contains(&("cuMemGetInfo", 1)), "{counts:?}");
-    assert!(
-        counts
-            .iter()
-            .all(|&(name, _)| name != "cuMemAddressReserve"),
-        "{counts:?}"
-    );
+    assert!(counts.iter().all(|&(name, _)| name != "cuMemAddressReserve"), "{counts:?}");
     calls::disable();
     let total = calls::total();
     let _ = driver.mem_info();
@@ -110,11 +107,7 @@ fn in_child(f: impl FnOnce() -> i32) -> i32 {
             let mut status = 0;
             // SAFETY: the child exists and nobody else waits for it.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            if libc::WIFEXITED(status) {
-                libc::WEXITSTATUS(status)
-            } else {
-                1000 + libc::WTERMSIG(status)
-            }
+            if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + libc::WTERMSIG(status) }
         }
     }
 }
@@ -140,16 +133,10 @@ fn fork_after_use() {
             // Grandchildren neither.
             in_child(|| i32::from(!process::forked())) == 0,
         ];
-        checks
-            .iter()
-            .position(|&good| !good)
-            .map_or(0, |index| index as i32 + 1)
+        checks.iter().position(|&good| !good).map_or(0, |index| index as i32 + 1)
     });
     println!("child: {code}");
-    assert!(
-        !process::unusable() && driver.device_count().is_ok(),
-        "the parent goes on"
-    );
+    assert!(!process::unusable() && driver.device_count().is_ok(), "the parent goes on");
 }
 
 fn calls_at_exit() {
@@ -163,10 +150,7 @@ fn calls_at_exit() {
     assert_eq!(calls::total(), 0);
     println!("{refused}");
     println!("get: {:?}", Driver::get().err());
-    println!(
-        "child: {}",
-        in_child(|| i32::from(!(process::unusable() && process::forked())))
-    );
+    println!("child: {}", in_child(|| i32::from(!(process::unusable() && process::forked()))));
 }
 
 // ------------------------------------------------------------------------------------------------ outside the process
@@ -177,13 +161,7 @@ impl Scene {
     /// A process without a driver library, whatever this machine has is not in front of `fakes`.
     fn new(name: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([
-            "--exact",
-            "scene",
-            "--ignored",
-            "--nocapture",
-            "--test-threads=1",
-        ]);
+        command.args(["--exact", "scene", "--ignored", "--nocapture", "--test-threads=1"]);
         for variable in [load::VARIABLE, "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"] {
             command.env_remove(variable);
         }
@@ -217,19 +195,13 @@ impl Scene {
 
 fn has(text: &(String, String), parts: &[&str]) {
     for part in parts {
-        assert!(
-            text.0.contains(part),
-            "no {part:?} in\n{}\n{}",
-            text.0,
-            text.1
-        );
+        assert!(text.0.contains(part), "no {part:?} in\n{}\n{}", text.0, text.1);
     }
 }
 
 /// Builds the made-up driver once per kind; `None` where there is no C compiler.
 fn fake(kind: &str) -> Option<PathBuf> {
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("fake-{kind}-{}", std::process::id()));
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-{kind}-{}", std::process::id()));
     let library = directory.join("libcuda.so.1");
     static LOCK: tenure_driver::sync::Mutex<()> = tenure_driver::sync::Mutex::new(());
     let _one_at_a_time = LOCK.lock();
@@ -238,20 +210,14 @@ fn fake(kind: &str) -> Option<PathBuf> {
     }
     std::fs::create_dir_all(&directory).unwrap();
     let mut command = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()));
-    command
-        .args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"])
-        .arg(&library);
+    command.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]).arg(&library);
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/cuda.c"));
     if kind == "old" {
         command.arg("-DOLD");
     }
     match command.output() {
         Ok(output) => {
-            assert!(
-                output.status.success(),
-                "{}",
-                String::from_utf8_lossy(&output.stderr)
-            );
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             Some(directory)
         }
         Err(error) => {
@@ -293,11 +259,7 @@ fn auto_says_once_that_it_simulates() {
         let said = Scene::new("").device(value).run();
         has(&said, &["driver: the simulated device"]);
         assert_eq!(said.1.matches("tenure:").count(), 1, "{}", said.1);
-        assert!(
-            said.1.contains("TENURE_DEVICE=sim") && said.1.contains("NVIDIA driver"),
-            "{}",
-            said.1
-        );
+        assert!(said.1.contains("TENURE_DEVICE=sim") && said.1.contains("NVIDIA driver"), "{}", said.1);
     }
 }
 
@@ -307,20 +269,9 @@ fn cuda_without_a_library_is_an_error() {
         return;
     }
     let said = Scene::new("").device("cuda").run();
-    has(
-        &said,
-        &[
-            "NoLibrary",
-            "install the NVIDIA driver",
-            "TENURE_DEVICE=sim",
-            "libcuda.so.1",
-        ],
-    );
+    has(&said, &["NoLibrary", "install the NVIDIA driver", "TENURE_DEVICE=sim", "libcuda.so.1"]);
     // Also where the C library speaks another language, if it can.
-    let said = Scene::new("")
-        .device("cuda")
-        .with("LC_ALL", "de_DE.UTF-8")
-        .run();
+    let said = Scene::new("").device("cuda").with("LC_ALL", "de_DE.UTF-8").run();
     has(&said, &["NoLibrary"]);
 }
 
@@ -329,23 +280,14 @@ fn a_failure_is_kept() {
     if machine_has_driver() {
         return;
     }
-    has(
-        &Scene::new("fail, then fix").device("cuda").run(),
-        &["NoLibrary"],
-    );
+    has(&Scene::new("fail, then fix").device("cuda").run(), &["NoLibrary"]);
 }
 
 #[test]
 fn prefer_sim_wins_before_first_use_only() {
-    has(
-        &Scene::new("prefer").device("cuda").run(),
-        &["prefer: Ok(true)", "driver: the simulated device"],
-    );
+    has(&Scene::new("prefer").device("cuda").run(), &["prefer: Ok(true)", "driver: the simulated device"]);
     let Some(directory) = fake("new") else { return };
-    has(
-        &Scene::new("prefer too late").fake(&directory).run(),
-        &["driver: libcuda.so.1", "AlreadyLoaded"],
-    );
+    has(&Scene::new("prefer too late").fake(&directory).run(), &["driver: libcuda.so.1", "AlreadyLoaded"]);
 }
 
 #[test]
@@ -357,67 +299,32 @@ fn a_driver_that_works_is_taken() {
         assert!(!said.1.contains("tenure:"), "{}", said.1);
     }
     // And left alone when the simulated device is asked for.
-    has(
-        &Scene::new("").fake(&directory).device("sim").run(),
-        &["driver: the simulated device"],
-    );
+    has(&Scene::new("").fake(&directory).device("sim").run(), &["driver: the simulated device"]);
 }
 
 #[test]
 fn a_driver_that_fails_is_never_replaced() {
     let Some(directory) = fake("new") else { return };
     let broken = |key: &str, value: &str| Scene::new("").fake(&directory).with(key, value).run();
-    has(
-        &broken("FAKE_VERSION", "12010"),
-        &["Broken", "TooOld", "CUDA 12.1", "535"],
-    );
-    has(
-        &broken("FAKE_INIT", "100"),
-        &["NoDevice", "no GPU is visible", "code 100"],
-    );
+    has(&broken("FAKE_VERSION", "12010"), &["Broken", "TooOld", "CUDA 12.1", "535"]);
+    has(&broken("FAKE_INIT", "100"), &["NoDevice", "no GPU is visible", "code 100"]);
     has(&broken("FAKE_COUNT", "0"), &["NoDevice"]);
-    has(
-        &broken("FAKE_INIT", "803"),
-        &[
-            "Mismatch",
-            "kernel module",
-            "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-        ],
-    );
-    has(
-        &broken("FAKE_INIT", "804"),
-        &["Mismatch", "LD_LIBRARY_PATH"],
-    );
+    has(&broken("FAKE_INIT", "803"), &["Mismatch", "kernel module", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"]);
+    has(&broken("FAKE_INIT", "804"), &["Mismatch", "LD_LIBRARY_PATH"]);
     has(&broken("FAKE_INIT", "34"), &["Library", "stub"]);
     has(&broken("FAKE_INIT", "802"), &["fabric manager"]);
     has(&broken("FAKE_INIT", "800"), &["Permission"]);
-    has(
-        &broken("FAKE_INIT", "31337"),
-        &["Other", "unknown CUDA error", "31337", "TENURE_DEVICE=sim"],
-    );
-    has(
-        &broken("FAKE_MISSING", "cuMemFree"),
-        &["TooOld", "lacks the call cuMemFree"],
-    );
+    has(&broken("FAKE_INIT", "31337"), &["Other", "unknown CUDA error", "31337", "TENURE_DEVICE=sim"]);
+    has(&broken("FAKE_MISSING", "cuMemFree"), &["TooOld", "lacks the call cuMemFree"]);
     let hidden = |value: &str| {
-        Scene::new("")
-            .fake(&directory)
-            .with("FAKE_INIT", "100")
-            .with("CUDA_VISIBLE_DEVICES", value)
-            .run()
+        Scene::new("").fake(&directory).with("FAKE_INIT", "100").with("CUDA_VISIBLE_DEVICES", value).run()
     };
-    has(
-        &hidden(""),
-        &["NoDevice", "CUDA_VISIBLE_DEVICES is", "hides every GPU"],
-    );
+    has(&hidden(""), &["NoDevice", "CUDA_VISIBLE_DEVICES is", "hides every GPU"]);
     has(&hidden("-1"), &["NoDevice", "hides every GPU"]);
     has(&hidden("7"), &["NoDevice", "check that it names a GPU"]);
 
     let Some(old) = fake("old") else { return };
-    has(
-        &Scene::new("").fake(&old).run(),
-        &["TooOld", "cuGetProcAddress_v2", "535"],
-    );
+    has(&Scene::new("").fake(&old).run(), &["TooOld", "cuGetProcAddress_v2", "535"]);
 }
 
 #[test]
@@ -427,10 +334,7 @@ fn a_library_that_cannot_be_loaded_is_not_absent() {
     let empty = directory.join("fake-empty");
     std::fs::create_dir_all(&empty).unwrap();
     std::fs::write(empty.join("libcuda.so.1"), b"").unwrap();
-    has(
-        &Scene::new("").fake(&empty).run(),
-        &["Broken", "Library", "cannot be loaded"],
-    );
+    has(&Scene::new("").fake(&empty).run(), &["Broken", "Library", "cannot be loaded"]);
     if machine_has_driver() {
         return;
     }
@@ -440,10 +344,7 @@ fn a_library_that_cannot_be_loaded_is_not_absent() {
     let link = dangling.join("libcuda.so.1");
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink("/nowhere/libcuda.so.555", &link).unwrap();
-    has(
-        &Scene::new("").fake(&dangling).run(),
-        &["Broken", "is there", "dangling link"],
-    );
+    has(&Scene::new("").fake(&dangling).run(), &["Broken", "is there", "dangling link"]);
 }
 
 #[test]
@@ -474,10 +375,7 @@ fn hooks_run_once_each_before_and_after() {
         assert_eq!(said.0.matches(line).count(), 1, "{}", said.0);
     }
     // Not for a driver that does not work.
-    let said = Scene::new("hooks")
-        .fake(&directory)
-        .with("FAKE_INIT", "100")
-        .run();
+    let said = Scene::new("hooks").fake(&directory).with("FAKE_INIT", "100").run();
     assert_eq!(said.0.matches("hook").count(), 0, "{}", said.0);
 }
 
@@ -486,17 +384,11 @@ fn forked_children_make_no_call() {
     has(&Scene::new("fork").device("sim").run(), &["child: 0\n"]);
     let Some(directory) = fake("new") else { return };
     has(&Scene::new("fork").fake(&directory).run(), &["child: 0\n"]);
-    has(
-        &Scene::new("fork first").fake(&directory).run(),
-        &["child of a fresh process: 0\n", "driver: libcuda"],
-    );
+    has(&Scene::new("fork first").fake(&directory).run(), &["child of a fresh process: 0\n", "driver: libcuda"]);
 }
 
 #[test]
 fn nothing_is_called_once_the_exit_has_begun() {
     let Some(directory) = fake("new") else { return };
-    has(
-        &Scene::new("exit").fake(&directory).run(),
-        &["the process is ending", "get: Some(Exiting)", "child: 0\n"],
-    );
+    has(&Scene::new("exit").fake(&directory).run(), &["the process is ending", "get: Some(Exiting)", "child: 0\n"]);
 }

@@ -82,9 +82,8 @@ impl Limiting {
 
     /// Gives bytes of the limit back. Saturating: see the limitation above.
     fn put_back(&self, bytes: u64) {
-        let _ = self
-            .taken
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| Some(taken.saturating_sub(bytes)));
+        let _ =
+            self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| Some(taken.saturating_sub(bytes)));
     }
 
     /// Takes the right to allocate `bytes`.

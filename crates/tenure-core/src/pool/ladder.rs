@@ -31,6 +31,9 @@ use crate::sync::atomic::Ordering;
 /// Steps that change nothing lastingly may be robbed by other threads; after so many rounds the request fails.
 const ROUNDS: usize = 64;
 
+/// So many streams that ended may have something left behind before their events are asked.
+const CLOSED: usize = 32;
+
 /// How often one request waits for the device: other threads may take what a proof gained.
 const PROOFS: usize = 4;
 
@@ -402,6 +405,47 @@ impl Pool {
         }
         drop(state);
         drop(old);
+        self.sweep_closed();
+    }
+
+    /// Streams that come and go leave records with events behind. Where they are many, those whose work is done go.
+    fn sweep_closed(&self) {
+        let mut asked: Vec<(u32, Arc<Event>)> = Vec::new();
+        {
+            let mut state = self.lock();
+            let closed: Vec<u32> =
+                state.records.iter().filter(|(_, r)| r.closed && r.pins == 0).map(|(number, _)| number).collect();
+            if closed.len() < CLOSED {
+                return;
+            }
+            for number in closed {
+                if let Some(record) = state.records.get_mut(number)
+                    && let Some(event) = record.sealed.clone()
+                {
+                    record.pins += 1;
+                    asked.push((number, event));
+                }
+            }
+        }
+        for (number, event) in asked {
+            // A failure is the next caller's to see: the stream that ends cannot be told.
+            let done = event.query().unwrap_or(false);
+            let mut state = self.lock();
+            let State { place, records, .. } = &mut *state;
+            let Some(record) = records.get_mut(number) else { continue };
+            record.pins -= 1;
+            if done && record.sealed.as_ref().is_some_and(|have| Arc::ptr_eq(have, &event)) {
+                // Let go of by `event`, after the lock.
+                record.sealed = None;
+                place.relabel(sealed(number), PROVEN, true);
+            }
+            if record.pins == 0 {
+                self.unpinned.notify_all();
+            }
+            records.retire(place);
+            drop(state);
+            drop(event);
+        }
     }
 
     // ------------------------------------------------------------------------------------------------------- growing

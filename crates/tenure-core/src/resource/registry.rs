@@ -19,6 +19,7 @@ use std::cell::{Cell, UnsafeCell};
 
 use crossbeam_utils::CachePadded;
 
+use super::callback::CallbackResource;
 use super::{Block, MemoryResource, Resource};
 use crate::count::{Count, OverRelease};
 use crate::error::{Error, Result};
@@ -268,8 +269,10 @@ pub fn for_each(mut f: impl FnMut(&Resource)) {
 pub fn owner_of(ptr: u64) -> Option<(Resource, Block)> {
     let mut best: Option<Block> = None;
     for_each(|resource| {
+        // A callback that hands on what its own upstream made is told apart from that by standing in front of it.
+        let in_front = || resource.downcast::<CallbackResource>().is_some();
         if let Some(block) = resource.body().find(ptr)
-            && best.is_none_or(|b| block.bytes < b.bytes)
+            && best.is_none_or(|b| block.bytes < b.bytes || (block.bytes == b.bytes && in_front()))
         {
             best = Some(block);
         }

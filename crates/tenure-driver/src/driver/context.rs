@@ -33,16 +33,8 @@ impl Driver {
     pub fn device_name(&self, device: CUdevice) -> Result<String> {
         let mut name = [0u8; 256];
         // SAFETY: the driver writes at most the length that is passed, with a final zero.
-        unsafe {
-            call!(
-                self,
-                cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device)
-            )
-        }?;
-        let end = name
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(name.len());
+        unsafe { call!(self, cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, device)) }?;
+        let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
         Ok(String::from_utf8_lossy(&name[..end]).into_owned())
     }
 
@@ -121,12 +113,7 @@ impl Driver {
     pub fn primary_context_state(&self, device: CUdevice) -> Result<(u32, bool)> {
         let (mut flags, mut active) = (0, 0);
         // SAFETY: the driver writes two integers.
-        unsafe {
-            call!(
-                self,
-                cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)
-            )
-        }?;
+        unsafe { call!(self, cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)) }?;
         Ok((flags, active != 0))
     }
 

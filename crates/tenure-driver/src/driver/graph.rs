@@ -24,11 +24,7 @@ impl Driver {
         let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
         let mut id = 0;
         let mut graph = core::ptr::null_mut();
-        let none = CaptureInfo {
-            status: CaptureStatus::None,
-            id: 0,
-            graph: core::ptr::null_mut(),
-        };
+        let none = CaptureInfo { status: CaptureStatus::None, id: 0, graph: core::ptr::null_mut() };
         // SAFETY: the driver writes an integer, an integer and a handle; what is null is not written. The stream is live
         // by `RawStream`'s promise.
         let result = unsafe {
@@ -46,17 +42,12 @@ impl Driver {
         };
         match result {
             Ok(()) => match CaptureStatus::from_code(status) {
-                CaptureStatus::Active => Ok(CaptureInfo {
-                    status: CaptureStatus::Active,
-                    id,
-                    graph,
-                }),
+                CaptureStatus::Active => Ok(CaptureInfo { status: CaptureStatus::Active, id, graph }),
                 status => Ok(CaptureInfo { status, ..none }),
             },
-            Err(error) if error.code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(CaptureInfo {
-                status: CaptureStatus::Implicit,
-                ..none
-            }),
+            Err(error) if error.code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => {
+                Ok(CaptureInfo { status: CaptureStatus::Implicit, ..none })
+            }
             Err(error) => Err(error),
         }
     }
@@ -169,16 +160,7 @@ impl Driver {
         let mut object = core::ptr::null_mut();
         // SAFETY: the driver writes one handle and keeps `run` and its argument, which stay valid until it is called.
         let made = unsafe {
-            call!(
-                self,
-                cuUserObjectCreate(
-                    &mut object,
-                    held.cast(),
-                    Some(run),
-                    1,
-                    CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
-                )
-            )
+            call!(self, cuUserObjectCreate(&mut object, held.cast(), Some(run), 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC))
         };
         if let Err(error) = made {
             // SAFETY: the driver has not taken the box.
@@ -186,12 +168,7 @@ impl Driver {
             return Err(error);
         }
         // SAFETY: graph and object exist; the one reference moves to the graph.
-        let given = unsafe {
-            call!(
-                self,
-                cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE)
-            )
-        };
+        let given = unsafe { call!(self, cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE)) };
         if let Err(error) = given {
             // SAFETY: the only reference is still ours, so that the box exists and nobody else reads it yet.
             unsafe { (*held).function = nothing };

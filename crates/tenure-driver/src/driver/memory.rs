@@ -27,11 +27,7 @@ pub struct HostFlags {
 
 impl Default for HostFlags {
     fn default() -> Self {
-        Self {
-            portable: true,
-            mapped: false,
-            write_combined: false,
-        }
+        Self { portable: true, mapped: false, write_combined: false }
     }
 }
 
@@ -105,12 +101,7 @@ impl Driver {
     pub fn mem_alloc_managed(&self, bytes: usize) -> Result<CUdeviceptr> {
         let mut address = 0;
         // SAFETY: the driver writes one address.
-        unsafe {
-            call!(
-                self,
-                cuMemAllocManaged(&mut address, bytes, CU_MEM_ATTACH_GLOBAL)
-            )
-        }?;
+        unsafe { call!(self, cuMemAllocManaged(&mut address, bytes, CU_MEM_ATTACH_GLOBAL)) }?;
         Ok(address)
     }
 
@@ -130,22 +121,11 @@ impl Driver {
         stream: RawStream,
     ) -> Result<()> {
         let location = match device {
-            Some(id) => CUmemLocation {
-                type_: CU_MEM_LOCATION_TYPE_DEVICE,
-                id,
-            },
-            None => CUmemLocation {
-                type_: CU_MEM_LOCATION_TYPE_HOST,
-                id: 0,
-            },
+            Some(id) => CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id },
+            None => CUmemLocation { type_: CU_MEM_LOCATION_TYPE_HOST, id: 0 },
         };
         // SAFETY: by this function's contract; the stream is live by `RawStream`'s promise.
-        unsafe {
-            call!(
-                self,
-                cuMemPrefetchAsync(address, bytes, location, 0, stream.as_raw())
-            )
-        }
+        unsafe { call!(self, cuMemPrefetchAsync(address, bytes, location, 0, stream.as_raw())) }
     }
 
     /// Allocates pinned host memory, aligned to a page.
@@ -183,12 +163,7 @@ impl Driver {
     ///
     /// # Errors
     /// Code 712 when it is pinned already; what the driver says.
-    pub unsafe fn host_register(
-        &self,
-        address: *mut c_void,
-        bytes: usize,
-        flags: HostFlags,
-    ) -> Result<()> {
+    pub unsafe fn host_register(&self, address: *mut c_void, bytes: usize, flags: HostFlags) -> Result<()> {
         let bits = (u32::from(flags.portable) * CU_MEMHOSTREGISTER_PORTABLE)
             | (u32::from(flags.mapped) * CU_MEMHOSTREGISTER_DEVICEMAP);
         // SAFETY: by this function's contract.
@@ -219,12 +194,7 @@ impl Driver {
     pub unsafe fn host_device_pointer(&self, address: *mut c_void) -> Result<CUdeviceptr> {
         let mut device_address = 0;
         // SAFETY: the driver writes one address; the rest is this function's contract.
-        unsafe {
-            call!(
-                self,
-                cuMemHostGetDevicePointer(&mut device_address, address, 0)
-            )
-        }?;
+        unsafe { call!(self, cuMemHostGetDevicePointer(&mut device_address, address, 0)) }?;
         Ok(device_address)
     }
 
@@ -249,13 +219,7 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says.
-    pub unsafe fn copy_async(
-        &self,
-        dst: CUdeviceptr,
-        src: CUdeviceptr,
-        bytes: usize,
-        stream: RawStream,
-    ) -> Result<()> {
+    pub unsafe fn copy_async(&self, dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: RawStream) -> Result<()> {
         // SAFETY: by this function's contract; the stream is live by `RawStream`'s promise.
         unsafe { call!(self, cuMemcpyAsync(dst, src, bytes, stream.as_raw())) }
     }
@@ -339,13 +303,7 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says.
-    pub unsafe fn fill_async(
-        &self,
-        dst: CUdeviceptr,
-        value: u8,
-        count: usize,
-        stream: RawStream,
-    ) -> Result<()> {
+    pub unsafe fn fill_async(&self, dst: CUdeviceptr, value: u8, count: usize, stream: RawStream) -> Result<()> {
         // SAFETY: by this function's contract; the stream is live by `RawStream`'s promise.
         unsafe { call!(self, cuMemsetD8Async(dst, value, count, stream.as_raw())) }
     }
@@ -390,42 +348,22 @@ impl Driver {
         if memory_type == 0 {
             return Ok(None);
         }
-        Ok(Some(PointerInfo {
-            memory_type,
-            managed: managed != 0,
-            device,
-            base,
-            bytes,
-        }))
+        Ok(Some(PointerInfo { memory_type, managed: managed != 0, device, base, bytes }))
     }
 
     /// One attribute of an address, as an integer of up to eight bytes (`CU_POINTER_ATTRIBUTE_*` of [`crate::sys`]).
     ///
     /// # Errors
     /// Code 1 for an address that the driver does not know, and for an attribute that this library does not know.
-    pub fn pointer_attribute(
-        &self,
-        attribute: CUpointer_attribute,
-        address: CUdeviceptr,
-    ) -> Result<u64> {
-        if !(CU_POINTER_ATTRIBUTE_CONTEXT..=CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE)
-            .contains(&attribute)
-        {
+    pub fn pointer_attribute(&self, attribute: CUpointer_attribute, address: CUdeviceptr) -> Result<u64> {
+        if !(CU_POINTER_ATTRIBUTE_CONTEXT..=CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE).contains(&attribute) {
             // It might be larger than the place below.
-            return Err(DriverError::new(
-                "cuPointerGetAttribute",
-                CUDA_ERROR_INVALID_VALUE,
-            ));
+            return Err(DriverError::new("cuPointerGetAttribute", CUDA_ERROR_INVALID_VALUE));
         }
         // Twice eight bytes: one of them, the tokens of peer-to-peer kernels, is as large.
         let mut value = [0u64; 2];
         // SAFETY: none of these attributes is larger than 16 bytes; the driver checks the address.
-        unsafe {
-            call!(
-                self,
-                cuPointerGetAttribute(value.as_mut_ptr().cast(), attribute, address)
-            )
-        }?;
+        unsafe { call!(self, cuPointerGetAttribute(value.as_mut_ptr().cast(), attribute, address)) }?;
         Ok(value[0])
     }
 
@@ -447,12 +385,7 @@ impl Driver {
     pub fn ipc_open(&self, handle: CUipcMemHandle) -> Result<CUdeviceptr> {
         let mut address = 0;
         // SAFETY: the driver writes one address and checks the handle.
-        unsafe {
-            call!(
-                self,
-                cuIpcOpenMemHandle(&mut address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
-            )
-        }?;
+        unsafe { call!(self, cuIpcOpenMemHandle(&mut address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)) }?;
         Ok(address)
     }
 

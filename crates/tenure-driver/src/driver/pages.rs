@@ -13,12 +13,7 @@ impl Driver {
     pub fn address_reserve(&self, bytes: usize, alignment: usize) -> Result<CUdeviceptr> {
         let mut address = 0;
         // SAFETY: the driver writes one address; no fixed address is asked for.
-        unsafe {
-            call!(
-                self,
-                cuMemAddressReserve(&mut address, bytes, alignment, 0, 0)
-            )
-        }?;
+        unsafe { call!(self, cuMemAddressReserve(&mut address, bytes, alignment, 0, 0)) }?;
         Ok(address)
     }
 
@@ -39,11 +34,7 @@ impl Driver {
     ///
     /// # Errors
     /// [Out of memory](crate::DriverError::is_out_of_memory); what the driver says.
-    pub fn pages_create(
-        &self,
-        bytes: usize,
-        prop: &CUmemAllocationProp,
-    ) -> Result<CUmemGenericAllocationHandle> {
+    pub fn pages_create(&self, bytes: usize, prop: &CUmemAllocationProp) -> Result<CUmemGenericAllocationHandle> {
         let mut handle = 0;
         // SAFETY: the driver writes one handle and reads the structure.
         unsafe { call!(self, cuMemCreate(&mut handle, bytes, prop, 0)) }?;
@@ -102,43 +93,20 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says.
-    pub unsafe fn address_set_access(
-        &self,
-        address: CUdeviceptr,
-        bytes: usize,
-        map: &[CUmemAccessDesc],
-    ) -> Result<()> {
+    pub unsafe fn address_set_access(&self, address: CUdeviceptr, bytes: usize, map: &[CUmemAccessDesc]) -> Result<()> {
         // SAFETY: the driver reads the entries; the rest is this function's contract.
-        unsafe {
-            call!(
-                self,
-                cuMemSetAccess(address, bytes, map.as_ptr(), map.len())
-            )
-        }
+        unsafe { call!(self, cuMemSetAccess(address, bytes, map.as_ptr(), map.len())) }
     }
 
     /// The unit, in bytes, of which sizes of physical memory and of mappings are multiples.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn allocation_granularity(
-        &self,
-        prop: &CUmemAllocationProp,
-        recommended: bool,
-    ) -> Result<usize> {
-        let option = if recommended {
-            CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
-        } else {
-            CU_MEM_ALLOC_GRANULARITY_MINIMUM
-        };
+    pub fn allocation_granularity(&self, prop: &CUmemAllocationProp, recommended: bool) -> Result<usize> {
+        let option = if recommended { CU_MEM_ALLOC_GRANULARITY_RECOMMENDED } else { CU_MEM_ALLOC_GRANULARITY_MINIMUM };
         let mut bytes = 0;
         // SAFETY: the driver writes one size and reads the structure.
-        unsafe {
-            call!(
-                self,
-                cuMemGetAllocationGranularity(&mut bytes, prop, option)
-            )
-        }?;
+        unsafe { call!(self, cuMemGetAllocationGranularity(&mut bytes, prop, option)) }?;
         Ok(bytes)
     }
 
@@ -156,12 +124,7 @@ impl Driver {
         unsafe {
             call!(
                 self,
-                cuMemExportToShareableHandle(
-                    (&raw mut fd).cast(),
-                    handle,
-                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                    0
-                )
+                cuMemExportToShareableHandle((&raw mut fd).cast(), handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
             )
         }?;
         Ok(fd)

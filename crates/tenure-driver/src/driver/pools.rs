@@ -46,12 +46,7 @@ impl Driver {
         let mut address = 0;
         // SAFETY: the driver writes one address; the pool exists by this function's contract, the stream by
         // `RawStream`'s promise.
-        unsafe {
-            call!(
-                self,
-                cuMemAllocFromPoolAsync(&mut address, bytes, pool, stream.as_raw())
-            )
-        }?;
+        unsafe { call!(self, cuMemAllocFromPoolAsync(&mut address, bytes, pool, stream.as_raw())) }?;
         Ok(address)
     }
 
@@ -87,20 +82,11 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says.
-    pub unsafe fn pool_attribute(
-        &self,
-        pool: CUmemoryPool,
-        attribute: CUmemPool_attribute,
-    ) -> Result<u64> {
+    pub unsafe fn pool_attribute(&self, pool: CUmemoryPool, attribute: CUmemPool_attribute) -> Result<u64> {
         let mut value = 0u64;
         // SAFETY: no attribute is larger than eight bytes, and smaller ones fill the low bytes of zero on the
         // little-endian machines that CUDA runs on; the pool exists by this function's contract.
-        unsafe {
-            call!(
-                self,
-                cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast())
-            )
-        }?;
+        unsafe { call!(self, cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast())) }?;
         Ok(value)
     }
 
@@ -121,12 +107,7 @@ impl Driver {
         let mut value = value;
         // SAFETY: the driver reads four or eight bytes, the low ones first (see `pool_attribute`); the pool exists by
         // this function's contract.
-        unsafe {
-            call!(
-                self,
-                cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast())
-            )
-        }
+        unsafe { call!(self, cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast())) }
     }
 
     /// Gives memory of a pool that nothing uses back to the device, down to `keep` reserved bytes.
@@ -150,11 +131,7 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says.
-    pub unsafe fn pool_set_access(
-        &self,
-        pool: CUmemoryPool,
-        map: &[CUmemAccessDesc],
-    ) -> Result<()> {
+    pub unsafe fn pool_set_access(&self, pool: CUmemoryPool, map: &[CUmemAccessDesc]) -> Result<()> {
         // SAFETY: the driver reads the entries; the pool exists by this function's contract.
         unsafe { call!(self, cuMemPoolSetAccess(pool, map.as_ptr(), map.len())) }
     }

@@ -20,11 +20,7 @@ impl Driver {
     /// # Errors
     /// What the driver says.
     pub fn stream_create(&self, non_blocking: bool) -> Result<RawStream> {
-        let flags = if non_blocking {
-            CU_STREAM_NON_BLOCKING
-        } else {
-            CU_STREAM_DEFAULT
-        };
+        let flags = if non_blocking { CU_STREAM_NON_BLOCKING } else { CU_STREAM_DEFAULT };
         let mut stream = core::ptr::null_mut();
         // SAFETY: the driver writes one handle.
         unsafe { call!(self, cuStreamCreate(&mut stream, flags)) }?;
@@ -36,24 +32,11 @@ impl Driver {
     ///
     /// # Errors
     /// What the driver says.
-    pub fn stream_create_with_priority(
-        &self,
-        non_blocking: bool,
-        priority: i32,
-    ) -> Result<RawStream> {
-        let flags = if non_blocking {
-            CU_STREAM_NON_BLOCKING
-        } else {
-            CU_STREAM_DEFAULT
-        };
+    pub fn stream_create_with_priority(&self, non_blocking: bool, priority: i32) -> Result<RawStream> {
+        let flags = if non_blocking { CU_STREAM_NON_BLOCKING } else { CU_STREAM_DEFAULT };
         let mut stream = core::ptr::null_mut();
         // SAFETY: the driver writes one handle.
-        unsafe {
-            call!(
-                self,
-                cuStreamCreateWithPriority(&mut stream, flags, priority)
-            )
-        }?;
+        unsafe { call!(self, cuStreamCreateWithPriority(&mut stream, flags, priority)) }?;
         // SAFETY: made just now; only `stream_destroy`, which is unsafe, ends it.
         Ok(unsafe { RawStream::from_raw(stream) })
     }
@@ -99,12 +82,7 @@ impl Driver {
     /// What the driver says.
     pub unsafe fn stream_wait_event(&self, stream: RawStream, event: CUevent) -> Result<()> {
         // SAFETY: the stream is live by `RawStream`'s promise, the event by this function's contract.
-        unsafe {
-            call!(
-                self,
-                cuStreamWaitEvent(stream.as_raw(), event, CU_EVENT_WAIT_DEFAULT)
-            )
-        }
+        unsafe { call!(self, cuStreamWaitEvent(stream.as_raw(), event, CU_EVENT_WAIT_DEFAULT)) }
     }
 
     /// A number of the stream that no other stream of the process gets. Ends the capture of a capturing stream: ask
@@ -151,9 +129,7 @@ impl Driver {
         // SAFETY: the driver writes one integer; the stream is live by `RawStream`'s promise.
         match unsafe { call!(self, cuStreamIsCapturing(stream.as_raw(), &mut status)) } {
             Ok(()) => Ok(CaptureStatus::from_code(status)),
-            Err(error) if error.code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => {
-                Ok(CaptureStatus::Implicit)
-            }
+            Err(error) if error.code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(CaptureStatus::Implicit),
             Err(error) => Err(error),
         }
     }
@@ -186,12 +162,7 @@ impl Driver {
         user: *mut c_void,
     ) -> Result<()> {
         // SAFETY: the stream is live by `RawStream`'s promise, the rest is this function's contract.
-        unsafe {
-            call!(
-                self,
-                cuLaunchHostFunc(stream.as_raw(), Some(function), user)
-            )
-        }
+        unsafe { call!(self, cuLaunchHostFunc(stream.as_raw(), Some(function), user)) }
     }
 
     /// Makes an event in the current context. [`crate::Event`] owns one.
