@@ -178,9 +178,13 @@ pub(crate) unsafe extern "C" fn drop_reference(context: *mut c_void) {
 
 /// In a callback: gives the exception to the engine, and says what the callback should return.
 ///
-/// `MemoryError` is no exception to that: the object that was raised is worth more to the caller than the status.
+/// A `MemoryError` is out of memory to everything between here and the caller, who still gets the object that was raised.
 pub(crate) fn raise_through(py: Python<'_>, raised: PyErr) -> tenure_status {
-    let status = TENURE_ERROR_CALLBACK;
+    let status = if raised.is_instance_of::<pyo3::exceptions::PyMemoryError>(py) {
+        TENURE_ERROR_OUT_OF_MEMORY
+    } else {
+        TENURE_ERROR_CALLBACK
+    };
     let message = CString::new(raised.to_string().replace('\0', " ")).unwrap_or_default();
     let value: Py<PyBaseException> = raised.into_value(py);
     // SAFETY: the message is a string; the payload is an owned reference that `drop_reference` or `take_payload` takes.
