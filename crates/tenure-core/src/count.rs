@@ -28,7 +28,7 @@
 //! The protocol is checked by loom (`tests/loom_count.rs`), together with the obvious scheme that is wrong.
 
 use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use crate::sync::atomic::{AtomicI64, fence};
+use crate::sync::atomic::AtomicI64;
 
 const ANCHOR: i64 = 1 << 40;
 const OPEN: i64 = 0;
@@ -83,8 +83,14 @@ impl<const N: usize> Count<N> {
     pub fn drop_light(&self, stripe: usize) -> bool {
         let shut = self.stripes[stripe % N].0.fetch_sub(2, Release) & SHUT != 0;
         let last = shut && self.word.fetch_sub(1, Release) == CLOSED + 1;
+        self.seen_by_destroyer(last)
+    }
+
+    /// What other threads did before they gave their references up is seen by whoever destroys. A load and not a fence: every
+    /// giving up is a read-modify-write of this word or was carried into it, and ThreadSanitizer follows loads only.
+    fn seen_by_destroyer(&self, last: bool) -> bool {
         if last {
-            fence(Acquire);
+            self.word.load(Acquire);
         }
         last
     }
@@ -123,11 +129,7 @@ impl<const N: usize> Count<N> {
             match self.word.compare_exchange_weak(word, next, AcqRel, Relaxed) {
                 Ok(_) if closes => return Ok(self.close()),
                 Ok(_) => {
-                    let last = next == CLOSED;
-                    if last {
-                        fence(Acquire);
-                    }
-                    return Ok(last);
+                    return Ok(self.seen_by_destroyer(next == CLOSED));
                 }
                 Err(now) => word = now,
             }
@@ -144,10 +146,7 @@ impl<const N: usize> Count<N> {
         }
         let change = lights - ANCHOR + (CLOSED - CLOSING);
         let last = self.word.fetch_add(change, AcqRel) + change == CLOSED;
-        if last {
-            fence(Acquire);
-        }
-        last
+        self.seen_by_destroyer(last)
     }
 
     /// Lets the stripes take lights again after the count was closed. The caller holds an anchor.

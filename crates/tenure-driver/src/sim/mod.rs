@@ -40,7 +40,7 @@
 //! * [`fail_next`]: make any future call fail with any code. [`calls`]: how often each call was made.
 //! * [`busy`], [`launch`], [`launch_for`]: long and touching "kernels". [`fault()`]: a broken device. [`set_memory`]: a
 //!   device that shrinks.
-//! * [`schedule`]: run the queues in any legal order, chosen by a seed, step by step; [`schedule_workers`] ends it.
+//! * [`schedule()`]: run the queues in any legal order, chosen by a seed, step by step; [`schedule_workers`] ends it.
 //! * [`check_order`]: find every pair of accesses to a physical byte that the program does not order, whether or not it
 //!   collided in this run.
 //!
