@@ -27,8 +27,8 @@
 //!
 //! The protocol is checked by loom (`tests/loom_count.rs`), together with the obvious scheme that is wrong.
 
-use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::atomic::AtomicI64;
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 const ANCHOR: i64 = 1 << 40;
 const OPEN: i64 = 0;
