@@ -58,6 +58,8 @@ def test_a_call_that_is_missing_is_found(tmp_path):
 def test_the_table_is_read_where_the_list_says(tmp_path):
     """ci/check-table passes, and finds a reading in the pool, and a second one in a public call."""
     tool = ROOT / "ci/check-table"
+    if not (ROOT / "crates/tenure-python").is_dir():
+        pytest.skip("this is no source tree")
     checked = subprocess.run([sys.executable, tool], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
     tree = tmp_path / "tree"

@@ -3,6 +3,7 @@
 //! A default stream is that of `default`, the device of the memory it is about, and not of whatever happens to be current on
 //! the calling thread (`ownership.md`, rule 6). -1 stands for the current device, for calls that are about no memory.
 
+use tenure_driver::sys::{CU_MEMORYTYPE_DEVICE, CUDA_ERROR_INVALID_VALUE};
 use tenure_driver::{Current, Device, Event};
 
 use crate::device;
@@ -95,7 +96,32 @@ pub unsafe fn copy_async(to: u64, from: u64, bytes: usize, stream: StreamRef<'_>
     }
     let (device, _current) = enter(stream, default)?;
     // SAFETY: by this function's contract.
-    Ok(unsafe { device.driver().copy_async(to, from, bytes, stream.raw) }?)
+    match unsafe { device.driver().copy_async(to, from, bytes, stream.raw) } {
+        Err(error) if error.code == CUDA_ERROR_INVALID_VALUE => {
+            let Some((to_device, from_device)) = devices_of(to, from)? else { return Err(error.into()) };
+            // Memory of pools and of mapped ranges is accessible to its own device alone; then the driver wants to be told
+            // whose each side is.
+            let (to_context, from_context) = (to_device.context()?, from_device.context()?);
+            // SAFETY: by this function's contract; primary contexts are never given back.
+            Ok(unsafe { device.driver().copy_peer_async((to, to_context), (from, from_context), bytes, stream.raw) }?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// The devices of two addresses, if they are memory of two different devices.
+fn devices_of(to: u64, from: u64) -> Result<Option<(&'static Device, &'static Device)>> {
+    let driver = device::driver()?;
+    let ordinal = |address| -> Result<Option<i32>> {
+        Ok(driver
+            .pointer_info(address)?
+            .filter(|info| info.memory_type == CU_MEMORYTYPE_DEVICE && !info.managed)
+            .map(|i| i.device))
+    };
+    match (ordinal(to)?, ordinal(from)?) {
+        (Some(to), Some(from)) if to != from => Ok(Some((driver.device(to)?, driver.device(from)?))),
+        _ => Ok(None),
+    }
 }
 
 /// Sets `bytes` bytes to `value`, in the order of `stream`.

@@ -336,3 +336,28 @@ fn an_order_between_streams_makes_no_event_anew() {
     }
     assert_eq!(sim::calls("cuEventCreate"), before);
 }
+
+#[test]
+fn a_copy_between_pools_of_two_devices() {
+    let _lock = sim::test_lock();
+    let _driver = tenure_driver::load::prefer_sim().unwrap();
+    let pool_of = |device| {
+        let pool = tenure_core::pool::Pool::new(shared::cuda().unwrap(), device, Default::default()).unwrap();
+        Resource::new(pool).unwrap()
+    };
+    let (here, there) = (pool_of(0), pool_of(1));
+    let home = |device| StreamHold::object(StreamObject::create(device, true).unwrap());
+    let (near, far) = (home(0), home(1));
+    let mut original = Buffer::create(1 << 20, 256, near.clone(), here.light()).unwrap();
+    let mut host = vec![0u8; 1 << 20];
+    // SAFETY: the blocks and the vector live past the waits.
+    unsafe { tenure_core::ops::fill_async(original.ptr(), 0x5a, 1 << 20, near.as_carried(), 0).unwrap() };
+    let copy = original.copy(far.clone(), there.light()).unwrap();
+    assert_eq!(copy.device(), 1);
+    // SAFETY: as above.
+    unsafe {
+        tenure_core::ops::copy_async(host.as_mut_ptr() as u64, copy.ptr(), 1 << 20, far.as_carried(), 1).unwrap();
+    }
+    tenure_core::ops::synchronize(far.as_carried(), 1).unwrap();
+    assert!(host.iter().all(|byte| *byte == 0x5a));
+}

@@ -110,6 +110,8 @@ macro_rules! for_each_call {
         // copies and sets
         4000 cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize);
         4000 cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream);
+        4000 cuMemcpyPeerAsync(dst: CUdeviceptr, dst_context: CUcontext, src: CUdeviceptr, src_context: CUcontext,
+            bytes: usize, stream: CUstream);
         3020 cuMemcpyDtoHAsync(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream);
         3020 cuMemcpyHtoDAsync(dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream);
         3020 cuMemcpyDtoDAsync(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream);

@@ -224,6 +224,26 @@ impl Driver {
         unsafe { call!(self, cuMemcpyAsync(dst, src, bytes, stream.as_raw())) }
     }
 
+    /// Copies between the memory of two devices, in the order of a stream, also where neither has access to the memory of the
+    /// other: [`copy_async`](Self::copy_async) refuses that for mapped ranges and pools.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy_async`](Self::copy_async); both contexts exist and are those of the devices.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub unsafe fn copy_peer_async(
+        &self,
+        (dst, dst_context): (CUdeviceptr, CUcontext),
+        (src, src_context): (CUdeviceptr, CUcontext),
+        bytes: usize,
+        stream: RawStream,
+    ) -> Result<()> {
+        // SAFETY: by this function's contract; the stream is live by `RawStream`'s promise.
+        unsafe { call!(self, cuMemcpyPeerAsync(dst, dst_context, src, src_context, bytes, stream.as_raw())) }
+    }
+
     /// Copies from the device to the host, in the order of a stream. From or to pageable memory, the call may wait.
     ///
     /// # Safety

@@ -167,6 +167,7 @@ pub const CAPTURE_RULES: &[CaptureRule] = &[
             "cuStreamWaitEvent",
             "cuMemcpy",
             "cuMemcpyAsync",
+            "cuMemcpyPeerAsync",
             "cuMemsetD8",
             "cuMemsetD8Async",
             "cuLaunchHostFunc",

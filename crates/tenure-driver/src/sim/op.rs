@@ -28,6 +28,8 @@ pub(super) enum Work {
     Wait(Duration),
     /// Reads and writes bytes. `device` must have access to them.
     Touch { device: usize, actions: Arc<[Action]> },
+    /// Copies from one device to another, each of which has access to its own side.
+    Across { to: usize, from: usize, action: Action },
     /// Gives a plain block back.
     Free { at: u64 },
     /// Runs the recorded operations of an executable graph, expanded when it starts.

@@ -249,6 +249,17 @@ impl Machine {
                     }
                     self.devices[device].fault = ILLEGAL_ADDRESS;
                 }
+                Work::Across { to, from, action } => {
+                    let allowed = action
+                        .ranges()
+                        .into_iter()
+                        .flatten()
+                        .all(|(at, len, write)| self.reachable(if write { to } else { from }, at, len, write));
+                    if allowed {
+                        return Step::Touch(Arc::from([action]));
+                    }
+                    self.devices[to].fault = ILLEGAL_ADDRESS;
+                }
                 other => self.instant(&other),
             }
         }

@@ -30,6 +30,28 @@ pub(in crate::sim) unsafe extern "C" fn cuMemcpyAsync(
     })
 }
 
+pub(in crate::sim) unsafe extern "C" fn cuMemcpyPeerAsync(
+    dst: CUdeviceptr,
+    dst_context: CUcontext,
+    src: CUdeviceptr,
+    src_context: CUcontext,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    enter(CallId::cuMemcpyPeerAsync, |m| {
+        let uid = m.stream_of(stream as usize)?;
+        let (to, from) = (m.context(dst_context as usize)?, m.context(src_context as usize)?);
+        if bytes == 0 {
+            return Ok(());
+        }
+        if m.side(to, dst, bytes, true) != Side::Known || m.side(from, src, bytes, false) != Side::Known {
+            return Err(INVALID_VALUE);
+        }
+        let action = Action::Copy { dst, src, len: bytes, host_dst: false, host_src: false };
+        m.submit(uid, Work::Across { to, from, action }, Vec::new(), &[]).map(drop)
+    })
+}
+
 pub(in crate::sim) unsafe extern "C" fn cuMemcpyDtoHAsync(
     dst: *mut c_void,
     src: CUdeviceptr,
