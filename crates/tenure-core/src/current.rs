@@ -43,8 +43,16 @@ struct Entry {
     /// Held by `set` over all shards; owns the anchor of what the shards name.
     owner: Mutex<Option<Resource>>,
     version: AtomicU64,
-    /// True while some thread tells the listeners of this device.
-    telling: Mutex<bool>,
+    telling: Mutex<Telling>,
+}
+
+/// How far the listeners of a device have been told.
+#[derive(Default)]
+struct Telling {
+    /// True while some thread tells them.
+    running: bool,
+    /// The last version that they heard.
+    told: u64,
 }
 
 static TABLE: Lazy<Vec<Entry>> = Lazy::new(|| {
@@ -54,7 +62,7 @@ static TABLE: Lazy<Vec<Entry>> = Lazy::new(|| {
             shards: (0..SHARDS).map(|_| CachePadded::new(Mutex::new(None))).collect(),
             owner: Mutex::new(None),
             version: AtomicU64::new(1),
-            telling: Mutex::new(false),
+            telling: Mutex::new(Telling { running: false, told: 1 }),
         })
         .collect()
 });
@@ -184,30 +192,32 @@ fn exchange(entry: &'static Entry, resource: Option<Resource>) -> Result<Resourc
     Ok(std::mem::replace(&mut *owner, resource).unwrap_or(plain))
 }
 
-/// Tells the listeners. Whoever finds another thread telling leaves it to that one, which looks again before it ends.
+/// Tells the listeners. Whoever finds another thread telling leaves it to that one, which looks again before it ends; and
+/// whoever comes after another thread has told of this change too has nothing to tell.
 fn tell(entry: &'static Entry, device: i32) {
     {
         let mut telling = entry.telling.lock();
-        if *telling {
+        if telling.running {
             return;
         }
-        *telling = true;
+        telling.running = true;
     }
-    let mut told = 0;
     loop {
         let (now, version) = {
             let owner = entry.owner.lock();
             (owner.as_ref().map(|r| r.light()), entry.version.load(Ordering::Acquire))
         };
-        if version == told {
+        {
             let mut telling = entry.telling.lock();
-            if entry.version.load(Ordering::Acquire) == told {
-                *telling = false;
-                return;
+            if version == telling.told {
+                if entry.version.load(Ordering::Acquire) == version {
+                    telling.running = false;
+                    return;
+                }
+                continue;
             }
-            continue;
+            telling.told = version;
         }
-        told = version;
         let now = match now {
             Some(light) => light,
             None => match leaf::shared::plain() {
