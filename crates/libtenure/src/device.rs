@@ -10,8 +10,7 @@ use crate::guard::exports;
 use crate::handles::{address, fill, owner, stream, stream_out, stream_release, stream_retain, writable, write};
 
 fn found(ordinal: i32) -> Result<&'static Device> {
-    let ordinal = if ordinal == -1 { device::current()? } else { device::check(ordinal)? };
-    Ok(device::driver()?.device(ordinal)?)
+    Ok(device::driver()?.device(self::ordinal(ordinal)?)?)
 }
 
 /// The ordinal that a call means: -1 is the current device.
@@ -153,10 +152,7 @@ exports! { guard:
     fn tenure_stream_device(given: tenure_stream, out: *mut i32) {
         writable(out)?;
         let hold = stream(given)?;
-        write(out, match hold.as_carried().device()? {
-            Some(device) => device,
-            None => device::current()?,
-        })?;
+        write(out, device::home_or_current(hold.as_carried())?)?;
     }
 
     fn tenure_stream_synchronize(given: tenure_stream) {

@@ -272,26 +272,34 @@ pub(crate) unsafe fn fill<T>(out: *mut T, mut value: T) -> Result<()> {
     Ok(())
 }
 
-/// Reads an options structure that starts with its size; what an older client does not know is zero. Null gives zeros.
+/// Reads an options structure that starts with its size; what an older client does not know is as by default. Null gives the
+/// defaults.
 ///
 /// # Safety
-/// `options` is null or points to a `T` of the caller's version, whose first field holds its size in bytes; all-zero bytes
-/// are a valid `T`.
+/// `options` is null or as in [`sized`].
 pub(crate) unsafe fn options<T: Copy + Default>(options: *const T) -> Result<T> {
-    let mut value = T::default();
     if options.is_null() {
-        return Ok(value);
+        return Ok(T::default());
     }
-    // SAFETY: every options structure starts with a usize.
-    let known = unsafe { options.cast::<usize>().read() };
+    // SAFETY: by this function's contract.
+    unsafe { sized(options, T::default(), "options") }
+}
+
+/// Reads a structure of the caller that starts with its size, over a `value` that says what an older client does not know.
+///
+/// # Safety
+/// `given` points to a `T` of the caller's version, whose first field holds its size in bytes.
+pub(crate) unsafe fn sized<T: Copy>(given: *const T, mut value: T, what: &str) -> Result<T> {
+    // SAFETY: every structure that is read starts with a usize.
+    let known = unsafe { given.cast::<usize>().read() };
     if known < size_of::<usize>() || known > 1 << 16 {
         return Err(Error::invalid(format!(
-            "the size field of the options is {known}: set it to sizeof of the structure"
+            "the size field of the {what} is {known}: set it to sizeof of the structure"
         )));
     }
     let bytes = known.min(size_of::<T>());
     // SAFETY: both are at least `bytes` long.
-    unsafe { std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut value).cast::<u8>(), bytes) };
+    unsafe { std::ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut value).cast::<u8>(), bytes) };
     Ok(value)
 }
 

@@ -16,7 +16,7 @@ use crate::device::ordinal;
 use crate::guard::exports;
 use crate::handles::{
     address, anchor_out, fill, fillable, light_out, named, options, pointer, properties_of, property_bits, release,
-    resolved, stream, text, upstream, writable, write,
+    resolved, sized, stream, text, upstream, writable, write,
 };
 
 fn or_default(alignment: usize) -> usize {
@@ -174,16 +174,9 @@ exports! { guard:
         if vtable.is_null() {
             return Err(Error::invalid("the vtable is null: pass the functions of the resource"));
         }
-        // SAFETY: not null; every structure of the ABI starts with its size.
-        let known = unsafe { vtable.cast::<usize>().read() };
-        if !(size_of::<usize>()..=1 << 16).contains(&known) {
-            return Err(Error::invalid(format!("the size field of the vtable is {known}: set it to sizeof of the structure")));
-        }
-        // SAFETY: a structure of integers, pointers and optional functions: all zeros are a value.
-        let mut table: tenure_resource_vtable = unsafe { std::mem::zeroed() };
-        let bytes = known.min(size_of::<tenure_resource_vtable>());
-        // SAFETY: both are at least `bytes` long.
-        unsafe { std::ptr::copy_nonoverlapping(vtable.cast::<u8>(), (&raw mut table).cast::<u8>(), bytes) };
+        // SAFETY: not null, and by the contract of the C ABI; a structure of integers, pointers and optional functions has
+        // all zeros for a value.
+        let table: tenure_resource_vtable = unsafe { sized(vtable, std::mem::zeroed(), "vtable") }?;
         if table.allocate.is_none() || table.deallocate.is_none() {
             return Err(Error::invalid("a resource needs both an allocate and a deallocate function"));
         }

@@ -37,11 +37,7 @@ fn configure(devices: i32, memory_bytes: u64) -> Result<()> {
 fn busy(hold: &StreamHold, time: Duration) -> Result<()> {
     let driver = device::driver()?;
     let stream = hold.as_carried();
-    let home = match stream.device()? {
-        Some(device) => device,
-        None => device::current()?,
-    };
-    let _current = driver.device(home)?.enter()?;
+    let _current = driver.device(device::home_or_current(stream)?)?.enter()?;
     if driver.is_simulated() {
         return sim::busy(stream.raw.as_raw(), time).map_err(|e| Error::invalid(e.to_string()));
     }

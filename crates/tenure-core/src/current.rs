@@ -98,13 +98,7 @@ fn entry(device: i32) -> Result<(&'static Entry, i32)> {
         return Err(Error::invalid(format!("there is no device {device}: devices are counted from 0")));
     };
     if !entry.known.load(Ordering::Relaxed) {
-        let count = crate::device::count()?;
-        if device >= count {
-            return Err(Error::invalid(format!(
-                "there is no device {device}: {count} {} here, counted from 0",
-                if count == 1 { "is" } else { "are" }
-            )));
-        }
+        crate::device::check(device)?;
         entry.known.store(true, Ordering::Relaxed);
     }
     Ok((entry, device))

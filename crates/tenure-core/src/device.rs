@@ -1,7 +1,7 @@
 //! The device layer as the engine uses it: the process's driver, whose turn it is on which device, and waiting.
 //!
 //! ```text
-//!  home_of / home_for_allocation    which device does this stream belong to?     (a question, harmless under capture)
+//!  home_of / home_or_current    which device does this stream belong to?     (a question, harmless under capture)
 //!  refuse_capturing                 is it capturing?                             (a question, harmless under capture)
 //!  on(device, ...)                  the device is current, the thread's capture mode relaxed, both restored after
 //!  wait_stream_on, prove            nothing queued on the stream / the device uses the memory any more
@@ -131,12 +131,12 @@ pub fn home_of(stream: StreamRef<'_>, default: i32) -> Result<Option<i32>> {
     stream.device()
 }
 
-/// The device of a stream on which something is to be allocated: its own; the current one for default streams and for
-/// a value that nobody may ask.
+/// The device that a call means by its stream, for an allocation, say: the stream's own; the current one for default
+/// streams and for a value that nobody may ask.
 ///
 /// # Errors
 /// What the driver says.
-pub fn home_for_allocation(stream: StreamRef<'_>) -> Result<i32> {
+pub fn home_or_current(stream: StreamRef<'_>) -> Result<i32> {
     if stream.object.is_none() && stream.raw.is_special() {
         return current();
     }

@@ -216,7 +216,7 @@ impl CallbackResource {
     fn home(&self, stream: StreamRef<'_>) -> Result<i32> {
         let home = match self.device {
             Some(device) => device::home_of(stream, device).map(|home| home.unwrap_or(device)),
-            None => device::home_for_allocation(stream),
+            None => device::home_or_current(stream),
         };
         match (home, self.device) {
             (Ok(home), Some(device)) if home != device && device >= 0 => Err(Error::invalid(format!(

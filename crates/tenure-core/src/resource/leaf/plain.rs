@@ -228,7 +228,7 @@ impl<S: Source> MemoryResource for Plain<S> {
     }
 
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
-        let home = match device::home_for_allocation(stream) {
+        let home = match device::home_or_current(stream) {
             Ok(home) => home,
             // Host memory is to be had without a device. No work can use it then, so that nothing is waited for.
             Err(Error::NoDevice(_)) if !S::NEEDS_DEVICE && stream.object.is_none() => -1,
