@@ -3,6 +3,7 @@
 //! ```text
 //!  1 own and proven, classes drained     lock only
 //!  2 harvest       events on other streams: what has completed is proven              2 driver calls a stream
+//!    drain         what other threads have at hand goes back; then 1 and 2 again       a latch a thread
 //!  3 grow          pages or a chunk; one thread at a time                              60 us and more
 //!  4 take a block  of another stream, behind an inserted wait                          2 driver calls
 //!  5 anywhere      small sizes from the large zone and the other way round
@@ -17,6 +18,7 @@
 
 use tenure_driver::{CaptureStatus, Event, RawStream};
 
+use super::cache::Which;
 use super::order::{Key, PENDING, Tags, Who, cur, sealed};
 use super::pages::{Pages, Plan, idle};
 use super::place::{LARGE, PROVEN, Place, UNIT, UNPROVEN, zone_of};
@@ -67,12 +69,16 @@ impl Pool {
         let asker = self.asker(who)?;
         let asker = asker.as_ref();
         let growth_first = self.options.prefer == Prefer::Concurrency;
-        let (mut harvested, mut proofs) = (false, 0);
+        let (mut harvested, mut drained, mut proofs) = (false, false, 0);
         for _ in 0..ROUNDS {
             if let Some(ptr) = self.at_hand(request, asker) {
                 return Ok(ptr);
             }
             if !std::mem::replace(&mut harvested, true) && self.harvest(request, who, asker)? {
+                continue;
+            }
+            if !std::mem::replace(&mut drained, true) && self.drain(Which::All) {
+                harvested = false;
                 continue;
             }
             let mut step = Step::Nothing;
@@ -372,6 +378,7 @@ impl Pool {
     /// A stream is about to end: an event covers what was freed on it, or nothing will.
     pub(super) fn close_stream(&self, stream: crate::stream::StreamRef<'_>) {
         let Some(Who { key: Some(key @ Key::Object(_)), .. }) = Who::known(stream) else { return };
+        self.drain(Which::Stream(key));
         let mut state = self.lock();
         let Some(number) = state.records.find(key) else { return };
         if state.sole == Some(number) {

@@ -1,9 +1,12 @@
 //! The fast path and the checks: [`MemoryResource`] for [`Pool`].
 //!
 //! ```text
-//!   allocate     who? -> lock -> record -> take -> unlock          (else the ladder)
-//!   deallocate   address -> lock -> entry: checked -> tag -> free -> unlock
+//!   allocate     who? -> desk: magazine, parked block -> lock -> record -> refill, take -> unlock          (else the ladder)
+//!   deallocate   address -> ledger: checked -> desk: claimed, kept    (else lock -> entry: checked -> tag -> free -> unlock)
 //! ```
+//!
+//! Whatever is not exactly right on the way to the desk (a wrong size, an unknown stream, a block that is not live) is left
+//! to the path under the lock, which knows what is wrong and says so.
 //!
 //! **Cost**: no driver call for default streams; one question (is it capturing?) for objects; two for raw values that are
 //! carried, none for a free whose value is the one booked with the block.
@@ -12,13 +15,16 @@ use std::any::Any;
 
 use tenure_driver::RawStream;
 
-use super::order::identity::refuse_capturing;
+use super::cache::{Drawer, Lock, Which};
+use super::order::identity::{refuse_capturing, this_thread};
 use super::order::{Key, Who, cur};
-use super::place::{Entry, Fault, PROVEN, UNPROVEN, rounded_bytes};
+use super::place::ledger::{self, LIVE, WHOLE};
+use super::place::{Entry, Fault, Held, PROVEN, UNIT, UNPROVEN, class_and_units, rounded_bytes};
 use super::{Pool, State};
 use crate::error::{Error, Misuse, MisuseKind, Result};
 use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
+use crate::sync::MutexGuard;
 
 impl Pool {
     /// Who asks, with as few questions as can be.
@@ -150,6 +156,171 @@ impl Pool {
     }
 }
 
+/// What a request counts in the figures, in bytes: the same at its free.
+#[inline]
+fn counted(request: &Request) -> i64 {
+    i64::from(class_and_units(request.bytes as u64).1) * UNIT as i64
+}
+
+/// What goes through the thread's own desk.
+impl Pool {
+    #[inline]
+    fn lock_or_not(&self, lock: Lock) -> Option<MutexGuard<'_, State>> {
+        if lock == Lock::Wait { Some(self.lock()) } else { self.state.try_lock() }
+    }
+
+    /// Serves a request from what the thread has, or from the placer without a driver call.
+    #[inline]
+    fn from_desk(&self, request: &Request, key: Key, raw: RawStream, lock: Lock) -> Option<u64> {
+        let (class, units) = class_and_units(request.bytes as u64);
+        let mut opened = false;
+        let serve = |drawer: &mut Drawer| {
+            let found = if class == WHOLE {
+                drawer.unpark(key, units, request.align as u64, |offset| self.pages.ptr_of(offset))
+            } else if request.align as u64 <= UNIT {
+                drawer.pop(key, class)
+            } else {
+                None
+            };
+            let offset = match found {
+                Some((held, stamp)) => {
+                    // SAFETY: the placer is alive, since the pool is.
+                    unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
+                    u64::from(held.unit) * UNIT
+                }
+                None => self.from_placer(drawer, request, key, raw, lock, &mut opened)?,
+            };
+            drawer.count_in(&self.cache.figures, counted(request));
+            Some(self.pages.ptr_of(offset))
+        };
+        let ptr = self.cache.with(lock, serve).flatten();
+        if opened && lock == Lock::Wait && self.cache.is_crowded() {
+            self.drain(Which::Left);
+        }
+        ptr
+    }
+
+    fn from_placer(
+        &self,
+        drawer: &mut Drawer,
+        request: &Request,
+        key: Key,
+        raw: RawStream,
+        lock: Lock,
+        opened: &mut bool,
+    ) -> Option<u64> {
+        let mut state = self.lock_or_not(lock)?;
+        // First what waits: the placer then sees all that is free.
+        drawer.post(&mut state);
+        let record = state.records.find(key)?;
+        *opened = drawer.open(key, raw, record, &mut state);
+        let tags = state.records.tags(record);
+        let (class, _) = class_and_units(request.bytes as u64);
+        if class != WHOLE
+            && request.align as u64 <= UNIT
+            && let Some((held, stamp)) = drawer.refill(key, class, &mut state, &tags)
+        {
+            // SAFETY: the placer is alive, since the pool is.
+            unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
+            return Some(u64::from(held.unit) * UNIT);
+        }
+        state.take(request, &tags, cur(record))
+    }
+
+    /// Keeps a freed piece at the thread's desk. False, with nothing changed, where that needs a question or is wrong.
+    #[inline]
+    fn to_desk(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, lock: Lock) -> bool {
+        if request.flags != 0 || ptr & (request.align as u64 - 1) != 0 || ptr % UNIT != 0 {
+            return false;
+        }
+        let Some(offset) = self.pages.offset_of(ptr) else { return false };
+        let unit = (offset / UNIT) as u32;
+        let Some(found) = self.ledger.find(unit) else { return false };
+        let (class, units) = class_and_units(request.bytes as u64);
+        let word = found.piece.word();
+        let booked = ledger::stamp_of(word);
+        if word != ledger::word(LIVE, class, unit, booked) || (class == WHOLE && found.units != units) {
+            return false;
+        }
+        let key = match Who::known(stream) {
+            Some(Who { key: None, .. }) => return false,
+            Some(who) => who.key,
+            None => None,
+        };
+        let keep = |drawer: &mut Drawer| {
+            let stamp = drawer.stamp_for(key, stream.raw, booked)?;
+            if !found.piece.claim(word, request.owner) {
+                return None;
+            }
+            let held = Held::claimed(&found, unit);
+            drawer.count_out(&self.cache.figures, counted(request));
+            let enough = if stamp != booked || (class != WHOLE && found.units != units) {
+                drawer.send(held, stamp)
+            } else if class != WHOLE {
+                let room = drawer.push(held, class, stamp);
+                if !room && let Some(mut state) = self.lock_or_not(lock) {
+                    drawer.spill(class, stamp, &mut state);
+                }
+                true
+            } else {
+                drawer.park(held, units, stamp).is_none_or(|(held, stamp)| {
+                    drawer.send(held, stamp);
+                    false
+                })
+            };
+            if !enough && let Some(mut state) = self.lock_or_not(lock) {
+                drawer.post_sent(&mut state);
+            }
+            Some(())
+        };
+        self.cache.with(lock, keep).flatten().is_some()
+    }
+
+    /// Frees what was checked under this lock.
+    fn free_checked(&self, state: &mut State, entry: &Entry, tag: u32, ptr: u64, request: &Request) -> Result<()> {
+        if state.place.free(entry, tag) {
+            return Ok(());
+        }
+        // Another thread freed it a moment ago.
+        Err(Error::Misuse(Misuse {
+            kind: MisuseKind::DoubleFree,
+            ptr,
+            bytes: request.bytes as u64,
+            asked: request.owner,
+            owner: 0,
+            owner_bytes: 0,
+        }))
+    }
+
+    /// The next free of this thread on this stream finds a magazine.
+    fn open_magazine(&self, tag: u32, stream: StreamRef<'_>, lock: Lock) {
+        self.cache.with(lock, |drawer| {
+            let Some(mut state) = self.lock_or_not(lock) else { return };
+            let Some((number, record)) = state.records.of_stamp(tag) else { return };
+            let (key, raw) = (record.key, record.raw);
+            // The default stream of another thread, or a value that was given to another stream, is not this one.
+            if !record.closed && raw == stream.raw && !matches!(key, Key::PerThread(thread) if thread != this_thread())
+            {
+                drawer.open(key, raw, number, &mut state);
+            }
+        });
+    }
+
+    fn count_in(&self, request: &Request) {
+        let bytes = counted(request);
+        if self.cache.with(Lock::Wait, |drawer| drawer.count_in(&self.cache.figures, bytes)).is_none() {
+            self.cache.figures.add(0, bytes, -1);
+        }
+    }
+
+    fn count_out(&self, request: &Request) {
+        let bytes = counted(request);
+        if self.cache.with(Lock::Wait, |drawer| drawer.count_out(&self.cache.figures, bytes)).is_none() {
+            self.cache.figures.subtract(0, bytes, 0);
+        }
+    }
+}
+
 /// Who asks, with all that a record of it needs.
 #[derive(Clone, Copy)]
 pub(super) struct Asker {
@@ -172,20 +343,20 @@ impl MemoryResource for Pool {
 
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let who = self.who(stream)?;
-        if let Some(key) = who.key {
-            let mut state = self.lock();
-            if let Some(record) = state.records.find(key) {
-                let tags = state.records.tags(record);
-                if let Some(offset) = state.take(request, &tags, cur(record)) {
-                    drop(state);
-                    return Ok(self.pages.ptr_of(offset));
-                }
-            }
+        if let Some(key) = who.key
+            && let Some(ptr) = self.from_desk(request, key, stream.raw, Lock::Wait)
+        {
+            return Ok(ptr);
         }
-        self.allocate_slow(request, &who)
+        let ptr = self.allocate_slow(request, &who)?;
+        self.count_in(request);
+        Ok(ptr)
     }
 
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+        if self.to_desk(ptr, request, stream, Lock::Wait) {
+            return Ok(());
+        }
         let mut state = self.lock();
         let mut entry = self.checked(&state, ptr, request)?;
         let tag = match Self::tag_known(&state, &entry, request, stream) {
@@ -199,7 +370,10 @@ impl MemoryResource for Pool {
                 asker.map_or(UNPROVEN, |asker| cur(state.record_of(&asker)))
             }
         };
-        state.place.free(&entry, tag);
+        self.free_checked(&mut state, &entry, tag, ptr, request)?;
+        drop(state);
+        self.count_out(request);
+        self.open_magazine(tag, stream, Lock::Wait);
         Ok(())
     }
 
@@ -207,6 +381,9 @@ impl MemoryResource for Pool {
         let who = Who::known(stream).ok_or(Error::WouldBlock)?;
         self.check_object(&who)?;
         let key = who.key.ok_or(Error::WouldBlock)?;
+        if let Some(ptr) = self.from_desk(request, key, stream.raw, Lock::Try) {
+            return Ok(ptr);
+        }
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
         let record = match (state.records.find(key), key) {
             (Some(record), _) => record,
@@ -216,10 +393,14 @@ impl MemoryResource for Pool {
         let tags = state.records.tags(record);
         let offset = state.take(request, &tags, cur(record)).ok_or(Error::WouldBlock)?;
         drop(state);
+        self.count_in(request);
         Ok(self.pages.ptr_of(offset))
     }
 
     fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+        if self.to_desk(ptr, request, stream, Lock::Try) {
+            return Ok(());
+        }
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
         let entry = self.checked(&state, ptr, request)?;
         let tag = match Self::tag_known(&state, &entry, request, stream) {
@@ -227,7 +408,10 @@ impl MemoryResource for Pool {
             None if stream.raw.is_legacy() => cur(state.record(Key::Legacy, stream.raw, true)),
             None => return Err(Error::WouldBlock),
         };
-        state.place.free(&entry, tag);
+        self.free_checked(&mut state, &entry, tag, ptr, request)?;
+        drop(state);
+        self.count_out(request);
+        self.open_magazine(tag, stream, Lock::Try);
         Ok(())
     }
 

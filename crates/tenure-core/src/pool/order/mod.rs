@@ -16,7 +16,8 @@
 //!
 //! **Invariants**
 //! * I7: an event is recorded after every free that its tag covers: sealing happens under the pool's lock, recording after.
-//! * I11: a record is dropped only when nothing free carries its tags and nothing live is stamped with them, so that a
+//! * I11: a record is dropped only when nothing free carries its tags, nothing live is stamped with them and no thread has a
+//!   magazine for it, so that a
 //!   number that is used again can match nothing old; identities (object ids, driver ids) are never used again at all.
 //! * No driver call under the pool's lock. A record is *pinned* while the driver is asked about its stream without the
 //!   caller carrying it; the stream's end waits for the pins.
@@ -53,6 +54,8 @@ pub(super) struct Record {
     pub(super) pins: u32,
     /// Covers what has the sealed tag.
     pub(super) sealed: Option<Arc<Event>>,
+    /// Magazines of threads that hold pieces with its tag.
+    pub(super) magazines: u32,
 }
 
 impl Record {
@@ -129,7 +132,7 @@ impl Records {
         if self.len() >= MANY {
             self.retire(place);
         }
-        let record = Record { key, raw, blocking, closed: false, pins: 0, sealed: None };
+        let record = Record { key, raw, blocking, closed: false, pins: 0, sealed: None, magazines: 0 };
         let number = match self.spare.pop() {
             Some(number) => {
                 self.entries[number as usize] = Some(record);
@@ -148,6 +151,13 @@ impl Records {
         number
     }
 
+    /// A magazine for the record is set up (1) or gone (-1).
+    pub(super) fn pin_magazine(&mut self, record: u32, by: i32) {
+        if let Some(record) = self.get_mut(record) {
+            record.magazines = record.magazines.saturating_add_signed(by);
+        }
+    }
+
     /// The identity is over: nothing finds the record by it any more.
     pub(super) fn close(&mut self, record: u32) {
         let Some(entry) = self.get_mut(record) else { return };
@@ -162,7 +172,7 @@ impl Records {
         for number in 0..self.entries.len() as u32 {
             let Some(record) = self.get(number) else { continue };
             // An event would go back to the driver here, under the lock: whoever asks it next takes it out.
-            let idle = record.pins == 0 && record.sealed.is_none();
+            let idle = record.pins == 0 && record.sealed.is_none() && record.magazines == 0;
             let may = (record.closed || many) && idle && record.key != Key::Legacy;
             if may && place.tag_unused(cur(number)) && place.tag_unused(sealed(number)) {
                 let key = record.key;

@@ -40,11 +40,12 @@ use block::{Blocks, MAX_SMALL, MIN_LARGE, NIL, State};
 use granule::GranuleMap;
 use ledger::{GRANULE, LIVE, Ledger, NO_SLOT, Piece, SlotStore, WHOLE};
 use ranges::Range;
-use runs::{Run, class_of, class_units, slots_for};
+use runs::{Run, class_of, slots_for};
 
 use crate::sync::Arc;
 
 pub(in crate::pool) use runs::CLASSES;
+pub(in crate::pool) use runs::class_units;
 
 /// Bytes in a unit: what everything is rounded to.
 pub const UNIT: u64 = 256;
@@ -176,6 +177,17 @@ pub fn zone_of(bytes: u64) -> u8 {
 fn rounded(bytes: u64) -> u32 {
     let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
     if units <= MAX_SMALL { class_units(class_of(units.max(1))) } else { units }
+}
+
+/// What a free of so many bytes finds booked: a class, or [`WHOLE`] and the units of the block.
+#[inline]
+pub(in crate::pool) fn class_and_units(bytes: u64) -> (usize, u32) {
+    let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+    if units > MAX_SMALL {
+        return (WHOLE, units);
+    }
+    let class = class_of(units.max(1));
+    (class, class_units(class))
 }
 
 /// A request's size as it is booked, in bytes. Equal results mean that two sizes cannot be told apart.

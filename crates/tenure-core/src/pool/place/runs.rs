@@ -42,7 +42,7 @@ pub(super) fn class_of(units: u32) -> usize {
 
 /// The units of a slot of a class.
 #[inline]
-pub(super) fn class_units(class: usize) -> u32 {
+pub(in crate::pool) fn class_units(class: usize) -> u32 {
     if class < 16 {
         return class as u32 + 1;
     }
