@@ -15,7 +15,7 @@ use std::any::Any;
 
 use tenure_driver::RawStream;
 
-use super::cache::{Drawer, Lock, Which};
+use super::cache::{Drawer, Hold, Lock, Which};
 use super::order::identity::{refuse_capturing, this_thread};
 use super::order::{Key, Who, cur};
 use super::place::ledger::{self, LIVE, WHOLE};
@@ -173,58 +173,57 @@ impl Pool {
     #[inline]
     fn from_desk(&self, request: &Request, key: Key, raw: RawStream, lock: Lock) -> Option<u64> {
         let (class, units) = class_and_units(request.bytes as u64);
-        let mut opened = false;
-        let serve = |drawer: &mut Drawer| {
-            let found = if class == WHOLE {
-                drawer.unpark(key, units, request.align as u64, |offset| self.pages.ptr_of(offset))
-            } else if request.align as u64 <= UNIT {
-                drawer.pop(key, class)
-            } else {
-                None
-            };
-            let offset = match found {
-                Some((held, stamp)) => {
-                    // SAFETY: the placer is alive, since the pool is.
-                    unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
-                    u64::from(held.unit) * UNIT
-                }
-                None => self.from_placer(drawer, request, key, raw, lock, &mut opened)?,
-            };
-            drawer.count_in(&self.cache.figures, counted(request));
-            Some(self.pages.ptr_of(offset))
+        let mut drawer = self.cache.drawer(lock)?;
+        let found = if class == WHOLE {
+            drawer.unpark(key.code(), units, request.align as u64, |offset| self.pages.ptr_of(offset))
+        } else if request.align as u64 <= UNIT {
+            drawer.pop(key.code(), class)
+        } else {
+            None
         };
-        let ptr = self.cache.with(lock, serve).flatten();
-        if opened && lock == Lock::Wait && self.cache.is_crowded() {
-            self.drain(Which::Left);
-        }
-        ptr
+        let Some((held, stamp)) = found else {
+            return self.from_placer(drawer, request, key, raw, lock);
+        };
+        // SAFETY: the placer is alive, since the pool is.
+        unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
+        drawer.count_in(&self.cache.figures, i64::from(units) * UNIT as i64);
+        drop(drawer);
+        Some(self.pages.ptr_of(u64::from(held.unit) * UNIT))
     }
 
+    #[cold]
     fn from_placer(
         &self,
-        drawer: &mut Drawer,
+        mut drawer: Hold<'_, Drawer>,
         request: &Request,
         key: Key,
         raw: RawStream,
         lock: Lock,
-        opened: &mut bool,
     ) -> Option<u64> {
         let mut state = self.lock_or_not(lock)?;
         // First what waits: the placer then sees all that is free.
         drawer.post(&mut state);
         let record = state.records.find(key)?;
-        *opened = drawer.open(key, raw, record, &mut state);
+        let opened = drawer.open(key, raw, record, &mut state);
         let tags = state.records.tags(record);
         let (class, _) = class_and_units(request.bytes as u64);
-        if class != WHOLE
-            && request.align as u64 <= UNIT
-            && let Some((held, stamp)) = drawer.refill(key, class, &mut state, &tags)
-        {
-            // SAFETY: the placer is alive, since the pool is.
-            unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
-            return Some(u64::from(held.unit) * UNIT);
+        let small = class != WHOLE && request.align as u64 <= UNIT;
+        let held = if small { drawer.refill(key.code(), class, &mut state, &tags) } else { None };
+        let offset = match held {
+            Some((held, stamp)) => {
+                // SAFETY: the placer is alive, since the pool is.
+                unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
+                u64::from(held.unit) * UNIT
+            }
+            None => state.take(request, &tags, cur(record))?,
+        };
+        drop(state);
+        drawer.count_in(&self.cache.figures, counted(request));
+        drop(drawer);
+        if opened && lock == Lock::Wait && self.cache.is_crowded() {
+            self.drain(Which::Left);
         }
-        state.take(request, &tags, cur(record))
+        Some(self.pages.ptr_of(offset))
     }
 
     /// Keeps a freed piece at the thread's desk. False, with nothing changed, where that needs a question or is wrong.
@@ -244,36 +243,43 @@ impl Pool {
         }
         let key = match Who::known(stream) {
             Some(Who { key: None, .. }) => return false,
-            Some(who) => who.key,
+            Some(who) => who.key.map(Key::code),
             None => None,
         };
-        let keep = |drawer: &mut Drawer| {
-            let stamp = drawer.stamp_for(key, stream.raw, booked)?;
-            if !found.piece.claim(word, request.owner) {
-                return None;
-            }
-            let held = Held::claimed(&found, unit);
-            drawer.count_out(&self.cache.figures, counted(request));
-            let enough = if stamp != booked || (class != WHOLE && found.units != units) {
-                drawer.send(held, stamp)
-            } else if class != WHOLE {
-                let room = drawer.push(held, class, stamp);
-                if !room && let Some(mut state) = self.lock_or_not(lock) {
-                    drawer.spill(class, stamp, &mut state);
+        let Some(mut drawer) = self.cache.drawer(lock) else { return false };
+        let Some(stamp) = drawer.stamp_for(key, stream.raw, booked) else { return false };
+        if !found.piece.claim(word, request.owner) {
+            return false;
+        }
+        let held = Held::claimed(&found, unit);
+        drawer.count_out(&self.cache.figures, i64::from(units) * UNIT as i64);
+        if stamp == booked && found.units == units {
+            if class != WHOLE {
+                if !drawer.push(held, class, stamp) {
+                    self.spill(drawer, class, stamp, lock);
                 }
-                true
-            } else {
-                drawer.park(held, units, stamp).is_none_or(|(held, stamp)| {
-                    drawer.send(held, stamp);
-                    false
-                })
-            };
-            if !enough && let Some(mut state) = self.lock_or_not(lock) {
-                drawer.post_sent(&mut state);
+                return true;
             }
-            Some(())
-        };
-        self.cache.with(lock, keep).flatten().is_some()
+            match drawer.park(held, units, stamp) {
+                None => return true,
+                // The one that was parked before.
+                Some((held, stamp)) => drawer.send(held, stamp),
+            };
+        } else if drawer.send(held, stamp) {
+            return true;
+        }
+        if let Some(mut state) = self.lock_or_not(lock) {
+            drawer.post_sent(&mut state);
+        }
+        true
+    }
+
+    #[cold]
+    fn spill(&self, mut drawer: Hold<'_, Drawer>, class: usize, stamp: u32, lock: Lock) {
+        // Without the lock the magazine is over its size until the next free.
+        if let Some(mut state) = self.lock_or_not(lock) {
+            drawer.spill(class, stamp, &mut state);
+        }
     }
 
     /// Frees what was checked under this lock.
@@ -294,29 +300,29 @@ impl Pool {
 
     /// The next free of this thread on this stream finds a magazine.
     fn open_magazine(&self, tag: u32, stream: StreamRef<'_>, lock: Lock) {
-        self.cache.with(lock, |drawer| {
-            let Some(mut state) = self.lock_or_not(lock) else { return };
-            let Some((number, record)) = state.records.of_stamp(tag) else { return };
-            let (key, raw) = (record.key, record.raw);
-            // The default stream of another thread, or a value that was given to another stream, is not this one.
-            if !record.closed && raw == stream.raw && !matches!(key, Key::PerThread(thread) if thread != this_thread())
-            {
-                drawer.open(key, raw, number, &mut state);
-            }
-        });
+        let Some(mut drawer) = self.cache.drawer(lock) else { return };
+        let Some(mut state) = self.lock_or_not(lock) else { return };
+        let Some((number, record)) = state.records.of_stamp(tag) else { return };
+        let (key, raw) = (record.key, record.raw);
+        // The default stream of another thread, or a value that was given to another stream, is not this one.
+        if !record.closed && raw == stream.raw && !matches!(key, Key::PerThread(thread) if thread != this_thread()) {
+            drawer.open(key, raw, number, &mut state);
+        }
     }
 
     fn count_in(&self, request: &Request) {
         let bytes = counted(request);
-        if self.cache.with(Lock::Wait, |drawer| drawer.count_in(&self.cache.figures, bytes)).is_none() {
-            self.cache.figures.add(0, bytes, -1);
+        match self.cache.drawer(Lock::Wait) {
+            Some(mut drawer) => drawer.count_in(&self.cache.figures, bytes),
+            None => _ = self.cache.figures.add(0, bytes, -1),
         }
     }
 
     fn count_out(&self, request: &Request) {
         let bytes = counted(request);
-        if self.cache.with(Lock::Wait, |drawer| drawer.count_out(&self.cache.figures, bytes)).is_none() {
-            self.cache.figures.subtract(0, bytes, 0);
+        match self.cache.drawer(Lock::Wait) {
+            Some(mut drawer) => drawer.count_out(&self.cache.figures, bytes),
+            None => _ = self.cache.figures.subtract(0, bytes, 0),
         }
     }
 }

@@ -33,6 +33,7 @@ pub struct Light {
 impl Named {
     /// A reference that is not counted, for one call whose caller holds a counted one: `None` when no resource of this id
     /// is alive.
+    #[inline]
     pub fn borrowed(id: u64) -> Option<Self> {
         registry::slot_of(id).map(|slot| Self { slot })
     }
@@ -101,6 +102,7 @@ impl Named {
         self.counted(bytes, align, |body, request| body.allocate_sync(request))
     }
 
+    #[inline]
     fn counted(
         &self,
         bytes: usize,
@@ -142,6 +144,7 @@ impl Named {
         self.uncounted(ptr, bytes, align, |body, request| body.deallocate_sync(ptr, request))
     }
 
+    #[inline]
     fn uncounted(
         &self,
         ptr: u64,

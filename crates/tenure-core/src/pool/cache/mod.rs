@@ -42,6 +42,7 @@ use super::place::{CLASSES, Held, UNIT, class_units};
 use crate::adaptor::tally::Shared;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
+pub(super) use latch::Hold;
 use latch::Latch;
 
 /// Bytes of one class that a magazine holds at most.
@@ -50,6 +51,7 @@ const CLASS_BYTES: u64 = 64 << 10;
 const LEAST: u64 = 2;
 /// Pieces of a class that it holds at most.
 const MOST: u64 = 64;
+const _: () = assert!(MOST <= u8::MAX as u64);
 /// Magazines of one desk; the one used longest ago goes.
 const MAGAZINES: usize = 8;
 /// Pieces in the outbox.
@@ -65,18 +67,19 @@ fn room(class: usize) -> usize {
 }
 
 /// The pieces of one class.
-#[derive(Default)]
 struct Stack {
     pieces: Vec<Held>,
     /// How many to take when there are none: doubles each time.
     wants: u8,
+    /// How many there may be.
+    room: u8,
 }
 
 /// What was freed in the order of one stream.
-pub(super) struct Magazine {
-    pub(super) key: Key,
-    pub(super) raw: RawStream,
-    pub(super) record: u32,
+struct Magazine {
+    key: u64,
+    raw: RawStream,
+    record: u32,
     stamp: u32,
     classes: Box<[Stack; CLASSES]>,
 }
@@ -121,11 +124,11 @@ pub(super) struct Desk {
 type Returned = Vec<(Held, u32)>;
 
 impl Drawer {
-    /// The magazine of an identity.
+    /// The magazine of an identity, by its [code](Key::code).
     #[inline]
-    fn magazine(&mut self, key: Key) -> Option<&mut Magazine> {
-        let at = self.magazines.iter().position(|m| m.key == key)?;
-        if at != 0 {
+    fn magazine(&mut self, key: u64) -> Option<&mut Magazine> {
+        if self.magazines.first()?.key != key {
+            let at = self.magazines.iter().position(|m| m.key == key)?;
             self.magazines.swap(0, at);
         }
         self.magazines.first_mut()
@@ -133,7 +136,7 @@ impl Drawer {
 
     /// A piece of a class for an identity: held until the caller hands it out.
     #[inline]
-    pub(super) fn pop(&mut self, key: Key, class: usize) -> Option<(Held, u32)> {
+    pub(super) fn pop(&mut self, key: u64, class: usize) -> Option<(Held, u32)> {
         let magazine = self.magazine(key)?;
         Some((magazine.classes[class].pieces.pop()?, magazine.stamp))
     }
@@ -142,7 +145,7 @@ impl Drawer {
     #[inline]
     pub(super) fn unpark(
         &mut self,
-        key: Key,
+        key: u64,
         units: u32,
         align: u64,
         ptr_of: impl Fn(u64) -> u64,
@@ -159,7 +162,7 @@ impl Drawer {
     /// The stamp of the stream that a free names, if this desk knows it: by its identity, or by the value that the piece was
     /// booked with.
     #[inline]
-    pub(super) fn stamp_for(&mut self, key: Option<Key>, raw: RawStream, booked: u32) -> Option<u32> {
+    pub(super) fn stamp_for(&mut self, key: Option<u64>, raw: RawStream, booked: u32) -> Option<u32> {
         match key {
             Some(key) => self.magazine(key).map(|m| m.stamp),
             None => self.magazines.iter().find(|m| m.stamp == booked && m.raw == raw).map(|m| m.stamp),
@@ -170,9 +173,9 @@ impl Drawer {
     #[inline]
     pub(super) fn push(&mut self, held: Held, class: usize, stamp: u32) -> bool {
         let Some(magazine) = self.magazines.iter_mut().find(|m| m.stamp == stamp) else { return false };
-        let pieces = &mut magazine.classes[class].pieces;
-        pieces.push(held);
-        pieces.len() < room(class)
+        let stack = &mut magazine.classes[class];
+        stack.pieces.push(held);
+        stack.pieces.len() < usize::from(stack.room)
     }
 
     /// Keeps a claimed piece that was freed in another stream's order than it was booked for; false when that is enough.
@@ -219,7 +222,7 @@ impl Drawer {
 
     /// The magazine of a record, set up if need be: true then.
     pub(super) fn open(&mut self, key: Key, raw: RawStream, record: u32, state: &mut State) -> bool {
-        if self.magazine(key).is_some() {
+        if self.magazine(key.code()).is_some() {
             return false;
         }
         if self.magazines.len() == MAGAZINES
@@ -228,8 +231,9 @@ impl Drawer {
             self.close(last, state);
         }
         state.records.pin_magazine(record, 1);
-        let classes = Box::new(std::array::from_fn(|_| Stack::default()));
-        self.magazines.insert(0, Magazine { key, raw, record, stamp: cur(record), classes });
+        let classes =
+            Box::new(std::array::from_fn(|class| Stack { pieces: Vec::new(), wants: 0, room: room(class) as u8 }));
+        self.magazines.insert(0, Magazine { key: key.code(), raw, record, stamp: cur(record), classes });
         true
     }
 
@@ -243,7 +247,7 @@ impl Drawer {
     }
 
     /// Fills the magazine of an identity from the placer, and gives one piece of it.
-    pub(super) fn refill(&mut self, key: Key, class: usize, state: &mut State, tags: &[u32]) -> Option<(Held, u32)> {
+    pub(super) fn refill(&mut self, key: u64, class: usize, state: &mut State, tags: &[u32]) -> Option<(Held, u32)> {
         let magazine = self.magazine(key)?;
         let stamp = magazine.stamp;
         let stack = &mut magazine.classes[class];
@@ -251,7 +255,7 @@ impl Drawer {
         let pieces = &mut stack.pieces;
         state.place.hold(class, wants, tags, stamp, |held| pieces.push(held));
         let held = pieces.pop()?;
-        stack.wants = (wants * 2).min(room(class) as u32 / 2).max(1) as u8;
+        stack.wants = (wants * 2).min(u32::from(stack.room) / 2).max(1) as u8;
         Some((held, stamp))
     }
 
@@ -269,7 +273,7 @@ impl Drawer {
 
     /// Takes out what has the tag of a stream, and its magazine.
     fn leave(&mut self, key: Key, out: &mut Collected) {
-        let Some(at) = self.magazines.iter().position(|m| m.key == key) else { return };
+        let Some(at) = self.magazines.iter().position(|m| m.key == key.code()) else { return };
         let mut magazine = self.magazines.remove(at);
         let stamp = magazine.stamp;
         out.pieces.extend(magazine.classes.iter_mut().flat_map(|s| s.pieces.drain(..)).map(|held| (held, stamp)));
@@ -307,25 +311,21 @@ impl Cache {
         Self { serial: NEXT.fetch_add(1, Ordering::Relaxed), desks: Mutex::default(), figures: Shared::default() }
     }
 
-    /// Calls `f` with what this thread's desk has. `None` where a thread is ending and can have no desk; with [`Lock::Try`]
-    /// also where somebody else is at it.
+    /// What this thread's desk has, held. `None` where a thread is ending and can have no desk; with [`Lock::Try`] also where
+    /// somebody else is at it.
     #[inline]
-    pub(super) fn with<R>(&self, lock: Lock, f: impl FnOnce(&mut Drawer) -> R) -> Option<R> {
-        let mut f = Some(f);
-        let mut call = |desk: &Desk| {
-            let mut drawer = if lock == Lock::Wait { desk.drawer.hold() } else { desk.drawer.try_hold()? };
-            f.take().map(|f| f(&mut drawer))
+    pub(super) fn drawer(&self, lock: Lock) -> Option<Hold<'_, Drawer>> {
+        // SAFETY: this pool is alive while it is borrowed, and nothing that holds a drawer takes a seat.
+        let desk = match unsafe { seat::desk(self.serial) } {
+            Some(desk) => desk,
+            None => self.set_up(lock)?,
         };
-        match seat::at_desk(self.serial, &mut call) {
-            Some(result) => result,
-            None if self.set_up(lock) => seat::at_desk(self.serial, call).flatten(),
-            None => None,
-        }
+        if lock == Lock::Wait { Some(desk.drawer.hold()) } else { desk.drawer.try_hold() }
     }
 
     /// A desk for this thread.
     #[cold]
-    fn set_up(&self, lock: Lock) -> bool {
+    fn set_up(&self, lock: Lock) -> Option<&Desk> {
         let desk = Arc::new(Desk {
             pool: self.serial,
             left: AtomicBool::new(false),
@@ -333,12 +333,14 @@ impl Cache {
             drawer: Latch::default(),
         });
         let list = if lock == Lock::Wait { Some(self.desks.lock()) } else { self.desks.try_lock() };
-        let Some(mut list) = list else { return false };
-        let seated = seat::sit(&desk);
-        if seated {
-            list.push(desk);
+        let mut list = list?;
+        if !seat::sit(&desk) {
+            return None;
         }
-        seated
+        list.push(desk);
+        drop(list);
+        // SAFETY: as in `drawer`.
+        unsafe { seat::desk(self.serial) }
     }
 
     /// True when so many threads have ended that their desks are worth a visit.

@@ -12,42 +12,51 @@ use super::Desk;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
 
-struct Seats {
-    /// The desk used last, by the serial number of its pool. In `taken` as well.
-    last: Cell<(u64, *const Desk)>,
-    taken: RefCell<Vec<Arc<Desk>>>,
-}
+/// The desks of one thread.
+struct Seats(RefCell<Vec<Arc<Desk>>>);
 
 impl Drop for Seats {
     fn drop(&mut self) {
-        self.last.set((0, std::ptr::null()));
-        for desk in self.taken.get_mut().drain(..) {
+        LAST.set((0, std::ptr::null()));
+        for desk in self.0.get_mut().drain(..) {
             desk.left.store(true, Ordering::Release);
         }
     }
 }
 
 thread_local! {
-    static SEATS: Seats = const { Seats { last: Cell::new((0, std::ptr::null())), taken: RefCell::new(Vec::new()) } };
+    static SEATS: Seats = const { Seats(RefCell::new(Vec::new())) };
+    /// The desk used last, by the serial number of its pool; it is among the thread's seats. On its own, since what needs no
+    /// clean-up is read without asking whether the thread is ending.
+    static LAST: Cell<(u64, *const Desk)> = const { Cell::new((0, std::ptr::null())) };
 }
 
-/// Calls `f` with this thread's desk of the pool with this serial number, if it has one.
+/// This thread's desk of the pool with this serial number, if it has one.
+///
+/// # Safety
+/// The pool is alive for as long as the answer is used, and no seat is taken meanwhile.
 #[inline]
-pub(super) fn at_desk<R>(pool: u64, f: impl FnOnce(&Desk) -> R) -> Option<R> {
+pub(super) unsafe fn desk<'a>(pool: u64) -> Option<&'a Desk> {
+    let (serial, desk) = LAST.get();
+    if serial == pool {
+        // SAFETY: the desk is among this thread's seats; it leaves them when its pool has ended and the thread takes another
+        // seat, or when the thread ends, which forgets it here.
+        return Some(unsafe { &*desk });
+    }
+    find(pool).map(|desk| {
+        // SAFETY: as above.
+        unsafe { &*desk }
+    })
+}
+
+#[cold]
+fn find(pool: u64) -> Option<*const Desk> {
     SEATS
         .try_with(|seats| {
-            let (serial, desk) = seats.last.get();
-            if serial == pool {
-                // SAFETY: the desk is in `taken`, from which this thread alone takes desks away, and not meanwhile: `f` calls
-                // nothing that takes a seat.
-                return Some(f(unsafe { &*desk }));
-            }
-            let desk = {
-                let taken = seats.taken.try_borrow().ok()?;
-                taken.iter().find(|desk| desk.pool == pool)?.clone()
-            };
-            seats.last.set((pool, &raw const *desk));
-            Some(f(&desk))
+            let taken = seats.0.try_borrow().ok()?;
+            let desk: *const Desk = &raw const **taken.iter().find(|desk| desk.pool == pool)?;
+            LAST.set((pool, desk));
+            Some(desk)
         })
         .ok()
         .flatten()
@@ -57,8 +66,8 @@ pub(super) fn at_desk<R>(pool: u64, f: impl FnOnce(&Desk) -> R) -> Option<R> {
 pub(super) fn sit(desk: &Arc<Desk>) -> bool {
     SEATS
         .try_with(|seats| {
-            let Ok(mut taken) = seats.taken.try_borrow_mut() else { return false };
-            seats.last.set((0, std::ptr::null()));
+            let Ok(mut taken) = seats.0.try_borrow_mut() else { return false };
+            LAST.set((0, std::ptr::null()));
             taken.retain(|desk| !desk.closed.load(Ordering::Relaxed));
             taken.push(desk.clone());
             true

@@ -33,7 +33,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::block::NIL;
-use super::runs::{CLASSES, MAX_SLOTS, class_units};
+use super::runs::{CLASSES, MAX_SLOTS, class_units, slot_at};
 
 /// Not handed out. Of a slot: the run's tag may have it.
 pub(in crate::pool) const FREE: u64 = 0;
@@ -299,16 +299,9 @@ impl Ledger {
             return (inside == 0).then(|| Found { piece: self.piece(index), block: index, slot: NO_SLOT, units });
         }
         let class = class_in(word);
-        if class >= CLASSES {
-            return None;
-        }
-        let slot_units = class_units(class);
-        let slot = inside / slot_units;
-        if slot * slot_units != inside {
-            return None;
-        }
+        let slot = slot_at(inside, class)?;
         let slots = Slots::unpack(line.owner.load(Ordering::Relaxed));
-        Some(Found { piece: slots.get(slot)?, block: index, slot, units: slot_units })
+        Some(Found { piece: slots.get(slot)?, block: index, slot, units: class_units(class) })
     }
 }
 

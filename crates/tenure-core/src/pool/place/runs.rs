@@ -43,11 +43,37 @@ pub(super) fn class_of(units: u32) -> usize {
 /// The units of a slot of a class.
 #[inline]
 pub(in crate::pool) fn class_units(class: usize) -> u32 {
-    if class < 16 {
-        return class as u32 + 1;
+    UNITS.get(class).map_or(0, |units| u32::from(*units))
+}
+
+/// See [`class_units`].
+const UNITS: [u16; CLASSES] = {
+    let mut units = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        let power = 4 + (class as u16).saturating_sub(16) / 8;
+        units[class] = if class < 16 { class as u16 + 1 } else { (9 + (class as u16 - 16) % 8) << (power - 3) };
+        class += 1;
     }
-    let power = 4 + (class as u32 - 16) / 8;
-    (9 + (class as u32 - 16) % 8) << (power - 3)
+    units
+};
+
+/// 2^32 over the units of a class, rounded up: a division of what is shorter than a run is a multiplication with it.
+const RECIPROCALS: [u64; CLASSES] = {
+    let mut reciprocals = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        reciprocals[class] = (1u64 << 32).div_ceil(UNITS[class] as u64);
+        class += 1;
+    }
+    reciprocals
+};
+
+/// Which slot of a run begins `inside` units after its start; `None` when none does.
+#[inline]
+pub(super) fn slot_at(inside: u32, class: usize) -> Option<u32> {
+    let slot = (u64::from(inside) * RECIPROCALS.get(class)? >> 32) as u32;
+    (slot * class_units(class) == inside).then_some(slot)
 }
 
 /// How many slots a new run of a class gets when `live` slots of it are in use already: runs grow with the demand, so
@@ -233,6 +259,17 @@ mod tests {
             before = units;
         }
         assert_eq!(before, MAX_SMALL);
+    }
+
+    #[test]
+    fn slots_are_found_without_a_division() {
+        for class in 0..CLASSES {
+            let units = class_units(class);
+            for inside in 0..2 * MAX_UNITS {
+                let slot = inside.is_multiple_of(units).then_some(inside / units);
+                assert_eq!(slot_at(inside, class), slot, "{inside} units in class {class}");
+            }
+        }
     }
 
     #[test]
