@@ -174,20 +174,25 @@ impl Pool {
     fn from_desk(&self, request: &Request, key: Key, raw: RawStream, lock: Lock) -> Option<u64> {
         let (class, units) = class_and_units(request.bytes as u64);
         let mut drawer = self.cache.drawer(lock)?;
-        let found = if class == WHOLE {
-            drawer.unpark(key.code(), units, request.align as u64, |offset| self.pages.ptr_of(offset))
+        match self.ready(&mut drawer, request, key, class, units) {
+            Some(ptr) => Some(ptr),
+            None => self.from_placer(drawer, request, key, raw, lock),
+        }
+    }
+
+    /// What the thread has for a stream.
+    #[inline]
+    fn ready(&self, drawer: &mut Drawer, request: &Request, key: Key, class: usize, units: u32) -> Option<u64> {
+        let (held, stamp) = if class == WHOLE {
+            drawer.unpark(key.code(), units, request.align as u64, |offset| self.pages.ptr_of(offset))?
         } else if request.align as u64 <= UNIT {
-            drawer.pop(key.code(), class)
+            drawer.pop(key.code(), class)?
         } else {
-            None
-        };
-        let Some((held, stamp)) = found else {
-            return self.from_placer(drawer, request, key, raw, lock);
+            return None;
         };
         // SAFETY: the placer is alive, since the pool is.
         unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
         drawer.count_in(&self.cache.figures, i64::from(units) * UNIT as i64);
-        drop(drawer);
         Some(self.pages.ptr_of(u64::from(held.unit) * UNIT))
     }
 
@@ -381,6 +386,20 @@ impl MemoryResource for Pool {
         self.count_out(request);
         self.open_magazine(tag, stream, Lock::Wait);
         Ok(())
+    }
+
+    #[inline]
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<u64> {
+        let who = Who::known(stream)?;
+        self.check_object(&who).ok()?;
+        let (class, units) = class_and_units(request.bytes as u64);
+        let mut drawer = self.cache.drawer(Lock::Try)?;
+        self.ready(&mut drawer, request, who.key?, class, units)
+    }
+
+    #[inline]
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+        self.to_desk(ptr, request, stream, Lock::Try)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

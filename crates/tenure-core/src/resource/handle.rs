@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::registry::{self, Slot};
-use super::{Block, MemoryResource, Request};
+use super::{Block, DEFAULT_ALIGNMENT, MAX_BYTES, MemoryResource, Request};
 use crate::error::{Error, Result};
 use crate::stream::StreamRef;
 
@@ -82,8 +82,42 @@ impl Named {
     ///
     /// # Errors
     /// Bad sizes and alignments, out of memory, device faults, exit and fork.
+    #[inline]
     pub fn allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
+        match self.allocate_at_hand(bytes, align, stream) {
+            Some(ptr) => Ok(ptr),
+            None => self.allocate_whole(bytes, align, stream),
+        }
+    }
+
+    fn allocate_whole(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
         self.counted(bytes, align, |body, request| body.allocate(request, stream))
+    }
+
+    /// The request in its plainest form, or `None` where something about it must be looked at.
+    #[inline]
+    fn plain(&self, bytes: usize, align: usize) -> Option<Request> {
+        let plain =
+            align == DEFAULT_ALIGNMENT && bytes.wrapping_sub(1) < MAX_BYTES && !tenure_driver::process::unusable();
+        plain.then(|| Request { bytes, align, owner: self.id(), flags: 0 })
+    }
+
+    #[inline]
+    fn allocate_at_hand(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Option<u64> {
+        let ptr = self.body().allocate_at_hand(&self.plain(bytes, align)?, stream)?;
+        self.slot.take_light();
+        Some(ptr)
+    }
+
+    #[inline]
+    fn deallocate_at_hand(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> bool {
+        let done =
+            self.plain(bytes, align).is_some_and(|request| self.body().deallocate_at_hand(ptr, &request, stream));
+        if done {
+            // Last of all: this may have been what kept the resource alive.
+            self.slot.drop_light();
+        }
+        done
     }
 
     /// [`allocate`](Self::allocate) that neither waits nor calls the driver or user code.
@@ -91,6 +125,9 @@ impl Named {
     /// # Errors
     /// [`Error::WouldBlock`] with nothing changed, and those of `allocate`.
     pub fn try_allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
+        if let Some(ptr) = self.allocate_at_hand(bytes, align, stream) {
+            return Ok(ptr);
+        }
         self.counted(bytes, align, |body, request| body.try_allocate(request, stream))
     }
 
@@ -124,7 +161,15 @@ impl Named {
     ///
     /// # Errors
     /// [`Error::Misuse`] when pointer, size, alignment or resource are not those of a live allocation: nothing happened.
+    #[inline]
     pub fn deallocate(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<()> {
+        if self.deallocate_at_hand(ptr, bytes, align, stream) {
+            return Ok(());
+        }
+        self.deallocate_whole(ptr, bytes, align, stream)
+    }
+
+    fn deallocate_whole(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<()> {
         self.uncounted(ptr, bytes, align, |body, request| body.deallocate(ptr, request, stream))
     }
 
@@ -133,6 +178,9 @@ impl Named {
     /// # Errors
     /// [`Error::WouldBlock`] with nothing changed, and those of `deallocate`.
     pub fn try_deallocate(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<()> {
+        if self.deallocate_at_hand(ptr, bytes, align, stream) {
+            return Ok(());
+        }
         self.uncounted(ptr, bytes, align, |body, request| body.try_deallocate(ptr, request, stream))
     }
 
