@@ -28,7 +28,7 @@
 //! failure changes nothing; live + cached = mapped.
 //!
 //! **Cost**: an allocation or a free of what the thread has at hand touches no word of another thread: see `cache/`. Else it
-//! is one short lock and one constant search. 56 bytes a block, 16 a slot of a small class.
+//! is one short lock and one constant search. 64 bytes a block, 16 a slot of a small class.
 
 mod cache;
 mod ladder;
@@ -233,10 +233,16 @@ impl Pool {
             log::debug!("tenure: no block for the device proof of device {device} yet: {e}");
         }
         let place = Place::new(span, small_base);
+        let cache = Cache::new();
         let pool = Self {
-            cache: Cache::new(),
             ledger: place.ledger(),
-            state: Mutex::new(State { place, records: Records::default(), sole: None, borrows: true }),
+            state: Mutex::new(State {
+                place,
+                records: Records { moving: cache.moving.clone(), ..Records::default() },
+                sole: None,
+                borrows: true,
+            }),
+            cache,
             pages,
             turns: Turns::default(),
             unpinned: Condvar::new(),

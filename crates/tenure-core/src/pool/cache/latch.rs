@@ -29,7 +29,8 @@ impl<T> Latch<T> {
     /// Holds it, if nobody else does.
     #[inline]
     pub(in crate::pool) fn try_hold(&self) -> Option<Hold<'_, T>> {
-        (!self.shut.swap(true, Ordering::Acquire)).then_some(Hold { latch: self })
+        // Made only where it is ours: one that is dropped lets go.
+        (!self.shut.swap(true, Ordering::Acquire)).then(|| Hold { latch: self })
     }
 
     /// Holds it.
@@ -99,6 +100,7 @@ mod tests {
         assert_eq!(*latch.hold(), 40_000);
         let held = latch.hold();
         assert!(latch.try_hold().is_none());
+        assert!(latch.try_hold().is_none(), "the first try has let go of what it did not have");
         drop(held);
         assert!(latch.try_hold().is_some());
     }

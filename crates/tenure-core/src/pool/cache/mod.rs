@@ -40,7 +40,7 @@ use super::State;
 use super::order::{Key, cur};
 use super::place::{CLASSES, Held, UNIT, class_units};
 use crate::adaptor::tally::Shared;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
 pub(super) use latch::Hold;
 use latch::Latch;
@@ -303,6 +303,8 @@ pub(super) struct Cache {
     desks: Mutex<Vec<Arc<Desk>>>,
     /// Bytes that are live, as far as the desks have told.
     pub(super) figures: Shared,
+    /// See [`Records::moving`](super::order::Records).
+    pub(super) moving: Arc<AtomicUsize>,
 }
 
 impl Cache {
@@ -350,7 +352,8 @@ impl Cache {
 
     /// Takes everything out of the desks, and away those whose threads have ended. The caller gives it to the placer.
     pub(super) fn collect(&self, which: Which) -> Collected {
-        let mut collected = Collected::default();
+        self.moving.fetch_add(1, Ordering::AcqRel);
+        let mut collected = Collected { pieces: Vec::new(), magazines: Vec::new(), moving: self.moving.clone() };
         self.desks.lock().retain(|desk| {
             let left = desk.left.load(Ordering::Acquire);
             if !left && matches!(which, Which::Left) {
@@ -393,12 +396,13 @@ pub(super) enum Which {
     Stream(Key),
 }
 
-/// What came out of the desks.
-#[derive(Default)]
+/// What came out of the desks. Must be given to the placer.
 pub(super) struct Collected {
     pieces: Returned,
     /// Records that have a magazine less.
     magazines: Vec<u32>,
+    /// Until the pieces are there no record is dropped.
+    moving: Arc<AtomicUsize>,
 }
 
 impl Collected {
@@ -411,6 +415,7 @@ impl Collected {
         for record in self.magazines {
             state.records.pin_magazine(record, -1);
         }
+        self.moving.fetch_sub(1, Ordering::AcqRel);
         any
     }
 }

@@ -34,6 +34,7 @@ use tenure_driver::{Event, RawStream};
 
 use super::place::{PROVEN, Place};
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// The tag of what waits for a device proof that is under way.
 pub(super) const PENDING: u32 = 2;
@@ -93,6 +94,8 @@ pub(super) struct Records {
     by_key: FxHashMap<Key, u32>,
     legacy: Option<u32>,
     spare: Vec<u32>,
+    /// How many collections are on their way from the desks, with tags that no magazine stands for any more.
+    pub(super) moving: Arc<AtomicUsize>,
 }
 
 impl Records {
@@ -168,6 +171,9 @@ impl Records {
 
     /// Drops the records that nothing needs: closed ones, and, where there are many, whatever has no block at all.
     pub(super) fn retire(&mut self, place: &Place) {
+        if self.moving.load(Ordering::Acquire) != 0 {
+            return;
+        }
         let many = self.len() >= MANY;
         for number in 0..self.entries.len() as u32 {
             let Some(record) = self.get(number) else { continue };

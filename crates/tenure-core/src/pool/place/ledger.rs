@@ -4,8 +4,9 @@
 //!   address --> granule --> block's line --> the piece, or the run's pieces      3 loads, 4 for a small size
 //!
 //!   word     state (2 bits) | class (6) | low 24 bits of its unit | stamp (32)
-//!   owner    the resource that was asked                                          (a run: where its pieces are)
+//!   owner    the resource that was asked
 //!   span     first unit | number of units                                         (blocks only)
+//!   slots    where the pieces of a run are, or of the last run that the block was (blocks only)
 //! ```
 //!
 //! A *piece* is whatever can be handed out: a block or a slot. Its word says all that a free must know, so that one
@@ -25,7 +26,7 @@
 //! * Lines and pieces never move and are never given back while the placer lives: a wrong free may look at what has become
 //!   something else, but not at what is gone. The unit in the word tells it that.
 //!
-//! **Cost**: 24 bytes a block, 16 a slot.
+//! **Cost**: 32 bytes a block, 16 a slot.
 //!
 //! Unsafe in this file: the arrays that never move are raw memory that [`Ledger`] and [`SlotStore`] own.
 
@@ -130,6 +131,8 @@ struct Line {
     word: AtomicU64,
     owner: AtomicU64,
     span: AtomicU64,
+    /// Nothing but an array of the store is ever here: whoever reads it late reads pieces.
+    slots: AtomicU64,
 }
 
 /// The first segment of lines has so many; each one after has twice as many.
@@ -171,7 +174,7 @@ pub(in crate::pool) struct Ledger {
 }
 
 // A line begins with what a piece is, so that a whole block's line is looked at as one.
-const _: () = assert!(size_of::<Line>() == 24 && size_of::<Piece>() == 16);
+const _: () = assert!(size_of::<Line>() == 32 && size_of::<Piece>() == 16);
 
 impl Ledger {
     /// For `granules` granules, nothing of it in use.
@@ -267,7 +270,7 @@ impl Ledger {
         };
         line.word.store(FREE, Ordering::Release);
         line.span.store(u64::from(start) << 32 | u64::from(units), Ordering::Relaxed);
-        line.owner.store(slots.packed(), Ordering::Relaxed);
+        line.slots.store(slots.packed(), Ordering::Relaxed);
         line.word.store(word(RUN, class, start, 0), Ordering::Release);
     }
 
@@ -294,13 +297,17 @@ impl Ledger {
         let word = line.word.load(Ordering::Acquire);
         let span = line.span.load(Ordering::Relaxed);
         let (start, units) = ((span >> 32) as u32, span as u32);
-        let inside = unit.checked_sub(start)?;
+        let inside = unit.checked_sub(start).filter(|inside| *inside < units)?;
         if state_of(word) != RUN {
             return (inside == 0).then(|| Found { piece: self.piece(index), block: index, slot: NO_SLOT, units });
         }
         let class = class_in(word);
         let slot = slot_at(inside, class)?;
-        let slots = Slots::unpack(line.owner.load(Ordering::Relaxed));
+        let slots = Slots::unpack(line.slots.load(Ordering::Acquire));
+        // The block may have become something else between these looks, unless a piece of it is the caller's.
+        if line.word.load(Ordering::Relaxed) != word {
+            return None;
+        }
         Some(Found { piece: slots.get(slot)?, block: index, slot, units: class_units(class) })
     }
 }

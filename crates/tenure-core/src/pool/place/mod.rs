@@ -23,7 +23,7 @@
 //! equal tags; every free block is in one list of its tag; bitmaps agree.
 //!
 //! **Cost**: allocate and free are constant (32 blocks of one list are compared at most, one bitmap of four words is
-//! read); relabelling is linear in the pieces of the tag; 56 bytes a block, 16 a slot.
+//! read); relabelling is linear in the pieces of the tag; 64 bytes a block, 16 a slot.
 
 mod bins;
 mod block;
@@ -488,7 +488,9 @@ impl Place {
     /// Frees a piece that is its holder's.
     #[inline]
     fn give(&mut self, index: u32, slot: u32, tag: u32) {
-        let stamp = ledger::stamp_of(self.piece_of(index, slot).word());
+        let word = self.piece_of(index, slot).word();
+        debug_assert_eq!(ledger::state_of(word), ledger::HELD, "block {index}, slot {slot}");
+        let stamp = ledger::stamp_of(word);
         let block = &self.blocks[index];
         if slot == NO_SLOT {
             let (start, units) = (block.start, block.units);
