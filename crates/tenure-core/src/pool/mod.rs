@@ -30,6 +30,7 @@
 //! **Cost**: an allocation or a free of what the thread has at hand touches no word of another thread: see `cache/`. Else it
 //! is one short lock and one constant search. 64 bytes a block, 16 a slot of a small class.
 
+mod at_hand;
 mod cache;
 mod ladder;
 mod options;
@@ -236,12 +237,7 @@ impl Pool {
         let cache = Cache::new();
         let pool = Self {
             ledger: place.ledger(),
-            state: Mutex::new(State {
-                place,
-                records: Records { moving: cache.moving.clone(), ..Records::default() },
-                sole: None,
-                borrows: true,
-            }),
+            state: Mutex::new(State { place, records: Records::new(cache.moving.clone()), sole: None, borrows: true }),
             cache,
             pages,
             turns: Turns::default(),

@@ -1,12 +1,9 @@
 //! The fast path and the checks: [`MemoryResource`] for [`Pool`].
 //!
 //! ```text
-//!   allocate     who? -> desk: magazine, parked block -> lock -> record -> refill, take -> unlock          (else the ladder)
-//!   deallocate   address -> ledger: checked -> desk: claimed, kept    (else lock -> entry: checked -> tag -> free -> unlock)
+//!   allocate     who? -> at hand?  (at_hand.rs)  -> the ladder
+//!   deallocate   at hand?          (at_hand.rs)  -> lock -> entry: checked -> tag -> free -> unlock
 //! ```
-//!
-//! Whatever is not exactly right on the way to the desk (a wrong size, an unknown stream, a block that is not live) is left
-//! to the path under the lock, which knows what is wrong and says so.
 //!
 //! **Cost**: no driver call for default streams; one question (is it capturing?) for objects; two for raw values that are
 //! carried, none for a free whose value is the one booked with the block.
@@ -15,16 +12,14 @@ use std::any::Any;
 
 use tenure_driver::RawStream;
 
-use super::cache::{Drawer, Hold, Lock, Which};
-use super::order::identity::{refuse_capturing, this_thread};
+use super::cache::Lock;
+use super::order::identity::refuse_capturing;
 use super::order::{Key, Who, cur};
-use super::place::ledger::{self, LIVE, WHOLE};
-use super::place::{Entry, Fault, Held, PROVEN, UNIT, UNPROVEN, class_and_units, rounded_bytes};
+use super::place::{Entry, Fault, PROVEN, UNPROVEN, rounded_bytes};
 use super::{Pool, State};
 use crate::error::{Error, Misuse, MisuseKind, Result};
 use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
-use crate::sync::MutexGuard;
 
 impl Pool {
     /// Who asks, with as few questions as can be.
@@ -131,6 +126,22 @@ impl Pool {
         }
     }
 
+    /// Frees what was checked under this lock.
+    fn free_checked(&self, state: &mut State, entry: &Entry, tag: u32, ptr: u64, request: &Request) -> Result<()> {
+        if state.place.free(entry, tag) {
+            return Ok(());
+        }
+        // Another thread freed it a moment ago.
+        Err(Error::Misuse(Misuse {
+            kind: MisuseKind::DoubleFree,
+            ptr,
+            bytes: request.bytes as u64,
+            asked: request.owner,
+            owner: 0,
+            owner_bytes: 0,
+        }))
+    }
+
     /// Who frees on a stream that has no record yet; `None` where no stream can be named for it.
     fn asked(&self, stream: StreamRef<'_>) -> Result<Option<Asker>> {
         let who = match Who::known(stream) {
@@ -153,182 +164,6 @@ impl Pool {
             },
         };
         self.asker(&who)
-    }
-}
-
-/// What a request counts in the figures, in bytes: the same at its free.
-#[inline]
-fn counted(request: &Request) -> i64 {
-    i64::from(class_and_units(request.bytes as u64).1) * UNIT as i64
-}
-
-/// What goes through the thread's own desk.
-impl Pool {
-    #[inline]
-    fn lock_or_not(&self, lock: Lock) -> Option<MutexGuard<'_, State>> {
-        if lock == Lock::Wait { Some(self.lock()) } else { self.state.try_lock() }
-    }
-
-    /// Serves a request from what the thread has, or from the placer without a driver call.
-    #[inline]
-    fn from_desk(&self, request: &Request, key: Key, raw: RawStream, lock: Lock) -> Option<u64> {
-        let (class, units) = class_and_units(request.bytes as u64);
-        let mut drawer = self.cache.drawer(lock)?;
-        match self.ready(&mut drawer, request, key, class, units) {
-            Some(ptr) => Some(ptr),
-            None => self.from_placer(drawer, request, key, raw, lock),
-        }
-    }
-
-    /// What the thread has for a stream.
-    #[inline]
-    fn ready(&self, drawer: &mut Drawer, request: &Request, key: Key, class: usize, units: u32) -> Option<u64> {
-        let (held, stamp) = if class == WHOLE {
-            drawer.unpark(key.code(), units, request.align as u64, |offset| self.pages.ptr_of(offset))?
-        } else if request.align as u64 <= UNIT {
-            drawer.pop(key.code(), class)?
-        } else {
-            return None;
-        };
-        // SAFETY: the placer is alive, since the pool is.
-        unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
-        drawer.count_in(&self.cache.figures, i64::from(units) * UNIT as i64);
-        Some(self.pages.ptr_of(u64::from(held.unit) * UNIT))
-    }
-
-    #[cold]
-    fn from_placer(
-        &self,
-        mut drawer: Hold<'_, Drawer>,
-        request: &Request,
-        key: Key,
-        raw: RawStream,
-        lock: Lock,
-    ) -> Option<u64> {
-        let mut state = self.lock_or_not(lock)?;
-        // First what waits: the placer then sees all that is free.
-        drawer.post(&mut state);
-        let record = state.records.find(key)?;
-        let opened = drawer.open(key, raw, record, &mut state);
-        let tags = state.records.tags(record);
-        let (class, _) = class_and_units(request.bytes as u64);
-        let small = class != WHOLE && request.align as u64 <= UNIT;
-        let held = if small { drawer.refill(key.code(), class, &mut state, &tags) } else { None };
-        let offset = match held {
-            Some((held, stamp)) => {
-                // SAFETY: the placer is alive, since the pool is.
-                unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
-                u64::from(held.unit) * UNIT
-            }
-            None => state.take(request, &tags, cur(record))?,
-        };
-        drop(state);
-        drawer.count_in(&self.cache.figures, counted(request));
-        drop(drawer);
-        if opened && lock == Lock::Wait && self.cache.is_crowded() {
-            self.drain(Which::Left);
-        }
-        Some(self.pages.ptr_of(offset))
-    }
-
-    /// Keeps a freed piece at the thread's desk. False, with nothing changed, where that needs a question or is wrong.
-    #[inline]
-    fn to_desk(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, lock: Lock) -> bool {
-        if request.flags != 0 || ptr & (request.align as u64 - 1) != 0 || ptr % UNIT != 0 {
-            return false;
-        }
-        let Some(offset) = self.pages.offset_of(ptr) else { return false };
-        let unit = (offset / UNIT) as u32;
-        let Some(found) = self.ledger.find(unit) else { return false };
-        let (class, units) = class_and_units(request.bytes as u64);
-        let word = found.piece.word();
-        let booked = ledger::stamp_of(word);
-        if word != ledger::word(LIVE, class, unit, booked) || (class == WHOLE && found.units != units) {
-            return false;
-        }
-        let key = match Who::known(stream) {
-            Some(Who { key: None, .. }) => return false,
-            Some(who) => who.key.map(Key::code),
-            None => None,
-        };
-        let Some(mut drawer) = self.cache.drawer(lock) else { return false };
-        let Some(stamp) = drawer.stamp_for(key, stream.raw, booked) else { return false };
-        if !found.piece.claim(word, request.owner) {
-            return false;
-        }
-        let held = Held::claimed(&found, unit);
-        drawer.count_out(&self.cache.figures, i64::from(units) * UNIT as i64);
-        if stamp == booked && found.units == units {
-            if class != WHOLE {
-                if !drawer.push(held, class, stamp) {
-                    self.spill(drawer, class, stamp, lock);
-                }
-                return true;
-            }
-            match drawer.park(held, units, stamp) {
-                None => return true,
-                // The one that was parked before.
-                Some((held, stamp)) => drawer.send(held, stamp),
-            };
-        } else if drawer.send(held, stamp) {
-            return true;
-        }
-        if let Some(mut state) = self.lock_or_not(lock) {
-            drawer.post_sent(&mut state);
-        }
-        true
-    }
-
-    #[cold]
-    fn spill(&self, mut drawer: Hold<'_, Drawer>, class: usize, stamp: u32, lock: Lock) {
-        // Without the lock the magazine is over its size until the next free.
-        if let Some(mut state) = self.lock_or_not(lock) {
-            drawer.spill(class, stamp, &mut state);
-        }
-    }
-
-    /// Frees what was checked under this lock.
-    fn free_checked(&self, state: &mut State, entry: &Entry, tag: u32, ptr: u64, request: &Request) -> Result<()> {
-        if state.place.free(entry, tag) {
-            return Ok(());
-        }
-        // Another thread freed it a moment ago.
-        Err(Error::Misuse(Misuse {
-            kind: MisuseKind::DoubleFree,
-            ptr,
-            bytes: request.bytes as u64,
-            asked: request.owner,
-            owner: 0,
-            owner_bytes: 0,
-        }))
-    }
-
-    /// The next free of this thread on this stream finds a magazine.
-    fn open_magazine(&self, tag: u32, stream: StreamRef<'_>, lock: Lock) {
-        let Some(mut drawer) = self.cache.drawer(lock) else { return };
-        let Some(mut state) = self.lock_or_not(lock) else { return };
-        let Some((number, record)) = state.records.of_stamp(tag) else { return };
-        let (key, raw) = (record.key, record.raw);
-        // The default stream of another thread, or a value that was given to another stream, is not this one.
-        if !record.closed && raw == stream.raw && !matches!(key, Key::PerThread(thread) if thread != this_thread()) {
-            drawer.open(key, raw, number, &mut state);
-        }
-    }
-
-    fn count_in(&self, request: &Request) {
-        let bytes = counted(request);
-        match self.cache.drawer(Lock::Wait) {
-            Some(mut drawer) => drawer.count_in(&self.cache.figures, bytes),
-            None => _ = self.cache.figures.add(0, bytes, -1),
-        }
-    }
-
-    fn count_out(&self, request: &Request) {
-        let bytes = counted(request);
-        match self.cache.drawer(Lock::Wait) {
-            Some(mut drawer) => drawer.count_out(&self.cache.figures, bytes),
-            None => _ = self.cache.figures.subtract(0, bytes, 0),
-        }
     }
 }
 
@@ -355,7 +190,7 @@ impl MemoryResource for Pool {
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let who = self.who(stream)?;
         if let Some(key) = who.key
-            && let Some(ptr) = self.from_desk(request, key, stream.raw, Lock::Wait)
+            && let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Wait)
         {
             return Ok(ptr);
         }
@@ -365,7 +200,7 @@ impl MemoryResource for Pool {
     }
 
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
-        if self.to_desk(ptr, request, stream, Lock::Wait) {
+        if self.keep_at_hand(ptr, request, stream, Lock::Wait) {
             return Ok(());
         }
         let mut state = self.lock();
@@ -392,21 +227,19 @@ impl MemoryResource for Pool {
     fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<u64> {
         let who = Who::known(stream)?;
         self.check_object(&who).ok()?;
-        let (class, units) = class_and_units(request.bytes as u64);
-        let mut drawer = self.cache.drawer(Lock::Try)?;
-        self.ready(&mut drawer, request, who.key?, class, units)
+        self.ready_at_hand(request, who.key?)
     }
 
     #[inline]
     fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        self.to_desk(ptr, request, stream, Lock::Try)
+        self.keep_at_hand(ptr, request, stream, Lock::Try)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let who = Who::known(stream).ok_or(Error::WouldBlock)?;
         self.check_object(&who)?;
         let key = who.key.ok_or(Error::WouldBlock)?;
-        if let Some(ptr) = self.from_desk(request, key, stream.raw, Lock::Try) {
+        if let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Try) {
             return Ok(ptr);
         }
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
@@ -423,7 +256,7 @@ impl MemoryResource for Pool {
     }
 
     fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
-        if self.to_desk(ptr, request, stream, Lock::Try) {
+        if self.keep_at_hand(ptr, request, stream, Lock::Try) {
             return Ok(());
         }
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;

@@ -303,14 +303,19 @@ pub(super) struct Cache {
     desks: Mutex<Vec<Arc<Desk>>>,
     /// Bytes that are live, as far as the desks have told.
     pub(super) figures: Shared,
-    /// See [`Records::moving`](super::order::Records).
+    /// Collections that are on their way to the placer.
     pub(super) moving: Arc<AtomicUsize>,
 }
 
 impl Cache {
     pub(super) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { serial: NEXT.fetch_add(1, Ordering::Relaxed), desks: Mutex::default(), figures: Shared::default() }
+        Self {
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
+            desks: Mutex::default(),
+            figures: Shared::default(),
+            moving: Arc::default(),
+        }
     }
 
     /// What this thread's desk has, held. `None` where a thread is ending and can have no desk; with [`Lock::Try`] also where

@@ -95,10 +95,15 @@ pub(super) struct Records {
     legacy: Option<u32>,
     spare: Vec<u32>,
     /// How many collections are on their way from the desks, with tags that no magazine stands for any more.
-    pub(super) moving: Arc<AtomicUsize>,
+    moving: Arc<AtomicUsize>,
 }
 
 impl Records {
+    /// No records; none is dropped while `moving` is not 0.
+    pub(super) fn new(moving: Arc<AtomicUsize>) -> Self {
+        Self { moving, ..Self::default() }
+    }
+
     /// The record of an identity.
     #[inline]
     pub(super) fn find(&self, key: Key) -> Option<u32> {

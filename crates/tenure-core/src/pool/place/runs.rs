@@ -72,7 +72,7 @@ const RECIPROCALS: [u64; CLASSES] = {
 /// Which slot of a run begins `inside` units after its start; `None` when none does.
 #[inline]
 pub(super) fn slot_at(inside: u32, class: usize) -> Option<u32> {
-    let slot = (u64::from(inside) * RECIPROCALS.get(class)? >> 32) as u32;
+    let slot = ((u64::from(inside) * RECIPROCALS.get(class)?) >> 32) as u32;
     (slot * class_units(class) == inside).then_some(slot)
 }
 
