@@ -119,6 +119,7 @@ fn scene() {
         "storm" => storm(&record),
         "nested" => nested(record),
         "fork" => fork(record),
+        "no heaps" => no_heaps(&record),
         "off" => off(),
         other => panic!("no scene {other:?}"),
     }
@@ -150,10 +151,7 @@ fn story(mut record: Record) {
     );
     // The second lies in the same heap.
     let b = resource.allocate(63, 256, LEGACY).unwrap();
-    assert_eq!(
-        record.news(),
-        ["push tenure allocate 63", &format!("region {:#x} {b:#x} 63", heap[0]), "pop tenure"]
-    );
+    assert_eq!(record.news(), ["push tenure allocate 63", &format!("region {:#x} {b:#x} 63", heap[0]), "pop tenure"]);
     // A free that is refused leaves the block as it was.
     assert!(resource.deallocate(b, 300, 256, LEGACY).is_err());
     assert_eq!(
@@ -195,19 +193,13 @@ fn story(mut record: Record) {
     assert!(matches!(buffer.try_close(), Err(Error::WouldBlock)));
     assert_eq!(record.news(), Vec::<String>::new());
     drop(buffer);
-    assert_eq!(
-        record.news(),
-        ["push tenure deallocate 5000", &format!("noregion {ptr:#x}"), "pop tenure"]
-    );
+    assert_eq!(record.news(), ["push tenure deallocate 5000", &format!("noregion {ptr:#x}"), "pop tenure"]);
 
     // Memory without stream order, of the plain resource too.
     let plain = shared::cuda().unwrap();
     let c = plain.allocate_sync(4096, 256).unwrap();
     plain.deallocate_sync(c, 4096, 256).unwrap();
-    assert_eq!(
-        record.news(),
-        ["push tenure allocate 4096", "pop tenure", "push tenure deallocate 4096", "pop tenure"]
-    );
+    assert_eq!(record.news(), ["push tenure allocate 4096", "pop tenure", "push tenure deallocate 4096", "pop tenure"]);
 
     // What goes back to the driver is no heap any more.
     let d = resource.allocate(8 << 20, 256, LEGACY).unwrap();
@@ -252,10 +244,7 @@ fn ranges_only(mut record: Record) {
     let a = resource.allocate(1000, 256, LEGACY).unwrap();
     resource.deallocate(a, 1000, 256, LEGACY).unwrap();
     drop(resource);
-    assert_eq!(
-        record.news(),
-        ["push tenure allocate 1000", "pop tenure", "push tenure deallocate 1000", "pop tenure"]
-    );
+    assert_eq!(record.news(), ["push tenure allocate 1000", "pop tenure", "push tenure deallocate 1000", "pop tenure"]);
     replay(&record.all());
 }
 
@@ -372,6 +361,17 @@ fn fork(mut record: Record) {
     resource.deallocate(a, 1000, 256, LEGACY).unwrap();
 }
 
+/// A tool that takes no heap hears of no region.
+fn no_heaps(record: &Record) {
+    let resource = pool_resource(PoolOptions::default());
+    assert!(nvtx::memory::attached());
+    let a = resource.allocate(1000, 256, LEGACY).unwrap();
+    resource.deallocate(a, 1000, 256, LEGACY).unwrap();
+    drop(resource);
+    assert!(!record.all().iter().any(|line| line.contains("heap") || line.contains("region")));
+    assert_eq!(tools::heaps::count(), (0, 0));
+}
+
 /// As if there were no tool.
 fn off() {
     let resource = pool_resource(PoolOptions::default());
@@ -396,7 +396,9 @@ fn recorder(defines: &[&str]) -> Option<PathBuf> {
         return Some(library);
     }
     let mut command = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".to_owned()));
-    command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]).args(defines);
+    command
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-shared", "-fPIC", "-pthread"])
+        .args(defines);
     command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tools/recorder.c")).arg("-o").arg(&library);
     match command.output() {
         Ok(output) => {
@@ -414,8 +416,7 @@ fn recorder(defines: &[&str]) -> Option<PathBuf> {
 fn run(scene: &str, tool: Option<&Path>, environment: &[(&str, &str)]) -> Vec<String> {
     static COUNT: tenure_core::sync::atomic::AtomicU32 = tenure_core::sync::atomic::AtomicU32::new(0);
     let number = COUNT.fetch_add(1, tenure_core::sync::atomic::Ordering::Relaxed);
-    let record =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("record-{}-{number}", std::process::id()));
+    let record = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("record-{}-{number}", std::process::id()));
     let _ = std::fs::remove_file(&record);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "scene", "--ignored", "--nocapture", "--test-threads=1"]);
@@ -456,6 +457,7 @@ fn a_tool_may_want_a_part_only() {
     let Some(tool) = recorder(&[]) else { return };
     run("ranges", Some(&tool), &[("REFUSE", "extension")]);
     run("ranges", Some(&tool), &[("NO_SLOTS", "1")]);
+    run("no heaps", Some(&tool), &[("NO_HEAPS", "1")]);
     if let Some(tool) = recorder(&["-DNO_RANGES"]) {
         run("memory", Some(&tool), &[]);
     }
