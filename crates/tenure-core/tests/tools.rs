@@ -171,6 +171,18 @@ fn story(mut record: Record) {
     assert!(matches!(resource.deallocate(b, 63, 256, LEGACY), Err(Error::Misuse(_))));
     assert_eq!(record.news(), ["push tenure deallocate 63", "pop tenure"], "no region comes of a double free");
 
+    // A block is no region any more before it is free.
+    let (e, bytes) = (resource.allocate(10, 256, LEGACY).unwrap(), 10);
+    record.news();
+    let refused = tools::heaps::freed(e, || {
+        assert_eq!(record.news(), [format!("noregion {e:#x}")]);
+        Err(Error::WouldBlock)
+    });
+    assert!(matches!(refused, Err(Error::WouldBlock)));
+    assert_eq!(record.news(), [format!("region {:#x} {e:#x} {bytes}", heap[0])]);
+    resource.deallocate(e, bytes, 256, LEGACY).unwrap();
+    record.news();
+
     // What may not wait tells nobody, and so does nothing.
     assert!(matches!(resource.try_allocate(63, 256, LEGACY), Err(Error::WouldBlock)));
     assert!(matches!(resource.try_deallocate(a, 1000, 256, LEGACY), Err(Error::WouldBlock)));
