@@ -232,7 +232,10 @@ fn headers_agree() {
 fn differences_are_found() {
     let Some(headers) = directories().into_iter().next() else { return };
     let right = assertions();
-    let wrong = [right.replacen("== 48", "== 56", 1), right.replacen("MemRegionsRegister) == 3", "MemRegionsRegister) == 4", 1)];
+    let wrong = [
+        right.replacen("== 48", "== 56", 1),
+        right.replacen("MemRegionsRegister) == 3", "MemRegionsRegister) == 4", 1),
+    ];
     for (index, text) in wrong.iter().enumerate() {
         assert_ne!(*text, right);
         let found = build(&format!("{text}int main() {{}}\n"), &headers, &format!("nvtx_headers_wrong_{index}"));
@@ -258,8 +261,7 @@ fn the_recorder_understands_a_genuine_client() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let client = build(CLIENT, headers, &format!("nvtx_client_{index}")).unwrap();
         let _ = std::fs::remove_file(&record);
-        let status =
-            Command::new(client).env("NVTX_INJECTION64_PATH", &tool).env("RECORD", &record).status().unwrap();
+        let status = Command::new(client).env("NVTX_INJECTION64_PATH", &tool).env("RECORD", &record).status().unwrap();
         assert!(status.success());
         assert_eq!(std::fs::read_to_string(&record).unwrap(), HEARD);
     }

@@ -30,8 +30,10 @@ pub fn may_not_wait() -> Result<()> {
     if nvtx::attached() { Err(Error::WouldBlock) } else { Ok(()) }
 }
 
-/// Whether a tool checks memory, so that a pool takes plain pieces of memory: checkers take a heap that is an allocation
-/// of the driver's, and promise nothing for mapped ranges. Asks the tool at the first call, with `device` current.
+/// Whether a tool checks memory, so that a pool takes plain pieces of memory. A heap is, by the checker's manual, an
+/// allocation of `cudaMalloc` or `cuMemAlloc`; of a mapped range, compute-sanitizer takes each physical handle for an
+/// allocation of its own and reports what lies across their border (pytorch#196209). Asks the tool at the first call, with
+/// `device` current.
 ///
 /// # Errors
 /// What the driver says.
