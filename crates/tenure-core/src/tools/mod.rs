@@ -3,6 +3,7 @@
 //! ```text
 //!   Resource::new                   look()                        is a tool attached? once
 //!   Named, Buffer: allocate, free   range(name, bytes)            one range per call from outside
+//!   Named: what is at hand          attached()                    not while a tool is attached: it would hear nothing
 //!   Named, Buffer: the try_ calls   may_not_wait()                refuse while a tool is attached: it would be called
 //!   Pool: pages taken, given back   heaps::taken, heaps::leaving  ->  a heap per piece
 //!   Pool: blocks                    heaps::served, heaps::freed   ->  a region per block (and per piece that it lies in)
