@@ -28,7 +28,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+NO_RMM = "no wheels of RMM"
 KERNELS = ("right", "overrun", "after_free", "again", "busy")
 BYTES = 1000
 SOURCE = "".join(
@@ -217,6 +219,20 @@ def reported(text: str) -> set[str]:
     return found
 
 
+def under_tool(tool: str, kind: str, options: list[str]) -> str:
+    """Runs a child under the tool; gives what both said."""
+    if kind == "rmm" and importlib.util.find_spec("rmm") is None:
+        return NO_RMM
+    command = [tool, "--tool", "memcheck", "--nvtx", "yes", "--destroy-on-device-error", "kernel", *options]
+    command += [sys.executable, __file__, "child", kind]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False)
+        return f"{done.stdout}\nexit code {done.returncode}"
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or b""
+        return f"{said.decode() if isinstance(said, bytes) else said}\nended after {error.timeout:.0f} s"
+
+
 def main() -> int:
     tool = os.environ.get("COMPUTE_SANITIZER") or shutil.which(
         "compute-sanitizer", path=os.environ["PATH"] + ":/usr/local/cuda/bin"
@@ -236,24 +252,15 @@ def main() -> int:
     ]
     print(f"{'':42}" + "".join(f"{name:>12}" for name in KERNELS))
     failed = 0
-    for title, kind, options in rows:
-        if kind == "rmm" and importlib.util.find_spec("rmm") is None:
-            print(f"{title:42}{'no wheels of RMM':>28}")
-            continue
-        command = [tool, "--tool", "memcheck", "--nvtx", "yes", "--destroy-on-device-error", "kernel", *options]
-        command += [sys.executable, __file__, "child", kind]
-        try:
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180, check=False
-            )
-            text, ended = done.stdout, "all kernels ran" in done.stdout
-        except subprocess.TimeoutExpired as error:
-            output = error.stdout or b""
-            text, ended = output.decode() if isinstance(output, bytes) else output, False
-        sys.stderr.write(f"\n##### {title}: {' '.join(command)}\n{text}\n")
+    # Most of the time goes into starting Python and the tool: all at once.
+    with ThreadPoolExecutor(len(rows)) as pool:
+        runs = [pool.submit(under_tool, tool, kind, options) for _, kind, options in rows]
+    for (title, kind, options), run in zip(rows, runs, strict=True):
+        text = run.result()
+        sys.stderr.write(f"\n##### {title} {' '.join(options)}\n{text}\n")
         found = reported(text)
-        if not ended:
-            print(f"{title:42}{'did not run to its end: see the log':>48}")
+        if "all kernels ran" not in text:
+            print(f"{title:42}{text if text == NO_RMM else 'did not run to its end: see the log':>48}")
             failed |= kind == "tenure"
             continue
         words = []
