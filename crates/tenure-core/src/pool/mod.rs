@@ -220,6 +220,8 @@ impl Pool {
         let properties = driver.device(device)?.properties()?;
         let own_ranges =
             upstream.body().kind() == "cuda" && properties.capabilities.virtual_memory && !options.plain_chunks;
+        // A checker of memory takes pieces that are allocations of the driver's (tools::memory_checked).
+        let own_ranges = !crate::tools::memory_checked(device)? && own_ranges;
         let pages = if own_ranges {
             Pages::Virtual(VirtualRange::new(driver.device(device)?, properties.total_memory as u64)?)
         } else {

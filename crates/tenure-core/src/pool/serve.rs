@@ -20,6 +20,7 @@ use super::{Pool, State};
 use crate::error::{Error, Misuse, MisuseKind, Result};
 use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
+use crate::tools::heaps;
 
 impl Pool {
     /// Who asks, with as few questions as can be.
@@ -182,12 +183,10 @@ impl State {
     }
 }
 
-impl MemoryResource for Pool {
-    fn kind(&self) -> &'static str {
-        "pool"
-    }
-
-    fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+/// What a memory checker, if there is one, is told about (`tools/heaps.rs`).
+impl Pool {
+    #[inline]
+    fn serve(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let who = self.who(stream)?;
         if let Some(key) = who.key
             && let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Wait)
@@ -199,7 +198,8 @@ impl MemoryResource for Pool {
         Ok(ptr)
     }
 
-    fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+    #[inline]
+    fn take_back(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         if self.keep_at_hand(ptr, request, stream, Lock::Wait) {
             return Ok(());
         }
@@ -221,6 +221,20 @@ impl MemoryResource for Pool {
         self.count_out(request);
         self.open_magazine(tag, stream, Lock::Wait);
         Ok(())
+    }
+}
+
+impl MemoryResource for Pool {
+    fn kind(&self) -> &'static str {
+        "pool"
+    }
+
+    fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+        heaps::served(request, self.serve(request, stream))
+    }
+
+    fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+        heaps::freed(ptr, || self.take_back(ptr, request, stream))
     }
 
     #[inline]

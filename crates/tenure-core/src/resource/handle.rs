@@ -12,6 +12,7 @@ use super::registry::{self, Slot};
 use super::{Block, DEFAULT_ALIGNMENT, MAX_BYTES, MemoryResource, Request};
 use crate::error::{Error, Result};
 use crate::stream::StreamRef;
+use crate::tools;
 
 /// The operations of a resource, on whatever kind of reference.
 #[derive(Clone, Copy)]
@@ -97,8 +98,10 @@ impl Named {
     /// The request in its plainest form, or `None` where something about it must be looked at.
     #[inline]
     fn plain(&self, bytes: usize, align: usize) -> Option<Request> {
-        let plain =
-            align == DEFAULT_ALIGNMENT && bytes.wrapping_sub(1) < MAX_BYTES && !tenure_driver::process::unusable();
+        let plain = align == DEFAULT_ALIGNMENT
+            && bytes.wrapping_sub(1) < MAX_BYTES
+            && !tenure_driver::process::unusable()
+            && !tools::attached();
         plain.then(|| Request { bytes, align, owner: self.id(), flags: 0 })
     }
 
@@ -128,6 +131,7 @@ impl Named {
         if let Some(ptr) = self.allocate_at_hand(bytes, align, stream) {
             return Ok(ptr);
         }
+        tools::may_not_wait()?;
         self.counted(bytes, align, |body, request| body.try_allocate(request, stream))
     }
 
@@ -151,6 +155,7 @@ impl Named {
         if bytes == 0 {
             return Ok(0);
         }
+        let _range = tools::range(tools::Name::Allocate, bytes as u64);
         let ptr = f(self.body(), &request)?;
         self.slot.take_light();
         Ok(ptr)
@@ -181,6 +186,7 @@ impl Named {
         if self.deallocate_at_hand(ptr, bytes, align, stream) {
             return Ok(());
         }
+        tools::may_not_wait()?;
         self.uncounted(ptr, bytes, align, |body, request| body.try_deallocate(ptr, request, stream))
     }
 
@@ -218,6 +224,7 @@ impl Named {
                 owner_bytes: 0,
             }));
         }
+        let _range = tools::range(tools::Name::Deallocate, bytes as u64);
         f(self.body(), &request)?;
         // Last of all: this may have been what kept the resource alive.
         self.slot.drop_light();
@@ -274,6 +281,7 @@ impl Resource {
     /// # Errors
     /// [`Error::Invalid`] when an absurd number of resources is alive.
     pub fn new(body: impl MemoryResource) -> Result<Self> {
+        tools::look();
         registry::insert(Box::new(body)).map(Self::from_anchor)
     }
 
