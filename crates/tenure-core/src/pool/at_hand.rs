@@ -30,6 +30,14 @@ fn counted(request: &Request) -> i64 {
     i64::from(class_and_units(request.bytes as u64).1) * UNIT as i64
 }
 
+/// A piece on its way to a request: held, and nobody else's.
+#[derive(Clone, Copy)]
+pub(super) struct Ready {
+    held: Held,
+    class: usize,
+    stamp: u32,
+}
+
 impl Pool {
     #[inline]
     fn lock_or_not(&self, lock: Lock) -> Option<MutexGuard<'_, State>> {
@@ -42,22 +50,25 @@ impl Pool {
         let (class, units) = class_and_units(request.bytes as u64);
         let mut drawer = self.cache.drawer(lock)?;
         match self.ready(&mut drawer, request, key, class, units) {
-            Some(ptr) => Some(ptr),
+            Some(ready) => {
+                drop(drawer);
+                Some(self.hand_out(&ready, request))
+            }
             None => self.refill(drawer, request, key, raw, lock),
         }
     }
 
-    /// Serves a request from what the thread has, and nothing else.
+    /// What the thread has for a request, taken out of its desk. The question whether the stream is capturing comes after,
+    /// so that it is asked once, and with no latch held.
     #[inline]
-    pub(super) fn ready_at_hand(&self, request: &Request, key: Key) -> Option<u64> {
+    pub(super) fn ready_at_hand(&self, request: &Request, key: Key) -> Option<Ready> {
         let (class, units) = class_and_units(request.bytes as u64);
         let mut drawer = self.cache.drawer(Lock::Try)?;
         self.ready(&mut drawer, request, key, class, units)
     }
 
-    /// What the thread has for a stream.
     #[inline]
-    fn ready(&self, drawer: &mut Drawer, request: &Request, key: Key, class: usize, units: u32) -> Option<u64> {
+    fn ready(&self, drawer: &mut Drawer, request: &Request, key: Key, class: usize, units: u32) -> Option<Ready> {
         let (held, stamp) = if class == WHOLE {
             drawer.unpark(key.code(), units, request.align as u64, |offset| self.pages.ptr_of(offset))?
         } else if request.align as u64 <= UNIT {
@@ -65,10 +76,24 @@ impl Pool {
         } else {
             return None;
         };
+        drawer.count_in(&self.cache.figures, i64::from(units) * UNIT as i64);
+        Some(Ready { held, class, stamp })
+    }
+
+    /// It is the request's now.
+    #[inline]
+    pub(super) fn hand_out(&self, ready: &Ready, request: &Request) -> u64 {
+        let Ready { held, class, stamp } = *ready;
         // SAFETY: the placer is alive, since the pool is.
         unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
-        drawer.count_in(&self.cache.figures, i64::from(units) * UNIT as i64);
-        Some(self.pages.ptr_of(u64::from(held.unit) * UNIT))
+        self.pages.ptr_of(u64::from(held.unit) * UNIT)
+    }
+
+    /// The request came to nothing.
+    #[cold]
+    pub(super) fn put_back(&self, ready: Ready, request: &Request) {
+        self.count_out(request);
+        self.lock().take_back(ready.held, ready.stamp);
     }
 
     #[cold]

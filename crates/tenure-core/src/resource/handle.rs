@@ -86,7 +86,7 @@ impl Named {
     #[inline]
     pub fn allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
         match self.allocate_at_hand(bytes, align, stream) {
-            Some(ptr) => Ok(ptr),
+            Some(answer) => answer,
             None => self.allocate_whole(bytes, align, stream),
         }
     }
@@ -106,10 +106,12 @@ impl Named {
     }
 
     #[inline]
-    fn allocate_at_hand(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Option<u64> {
-        let ptr = self.body().allocate_at_hand(&self.plain(bytes, align)?, stream)?;
-        self.slot.take_light();
-        Some(ptr)
+    fn allocate_at_hand(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Option<Result<u64>> {
+        let answer = self.body().allocate_at_hand(&self.plain(bytes, align)?, stream)?;
+        if answer.is_ok() {
+            self.slot.take_light();
+        }
+        Some(answer)
     }
 
     #[inline]
@@ -128,8 +130,8 @@ impl Named {
     /// # Errors
     /// [`Error::WouldBlock`] with nothing changed, and those of `allocate`.
     pub fn try_allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
-        if let Some(ptr) = self.allocate_at_hand(bytes, align, stream) {
-            return Ok(ptr);
+        if let Some(answer) = self.allocate_at_hand(bytes, align, stream) {
+            return answer;
         }
         tools::may_not_wait()?;
         self.counted(bytes, align, |body, request| body.try_allocate(request, stream))

@@ -144,7 +144,10 @@ pub trait MemoryResource: Send + Sync + 'static {
 
     /// [`allocate`](Self::allocate) of what the calling thread has ready, with no lock that others use: a shorter way to the
     /// same end. `None`, with nothing changed: take the whole way.
-    fn allocate_at_hand(&self, _request: &Request, _stream: StreamRef<'_>) -> Option<u64> {
+    ///
+    /// # Errors
+    /// What the driver says to the question whether the stream is capturing.
+    fn allocate_at_hand(&self, _request: &Request, _stream: StreamRef<'_>) -> Option<Result<u64>> {
         None
     }
 
