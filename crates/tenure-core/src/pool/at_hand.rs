@@ -23,6 +23,7 @@ use super::{Pool, State};
 use crate::resource::Request;
 use crate::stream::StreamRef;
 use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
 
 /// What a request counts in the figures, in bytes: the same at its free.
 #[inline]
@@ -120,7 +121,13 @@ impl Pool {
                 unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
                 u64::from(held.unit) * UNIT
             }
-            None => state.take(request, &tags, cur(record))?,
+            None => {
+                if class == WHOLE && state.is_loose(request, &tags) {
+                    self.harvest_due.store(true, Ordering::Relaxed);
+                    return None;
+                }
+                state.take(request, &tags, cur(record))?
+            }
         };
         drop(state);
         drawer.count_in(&self.cache.figures, counted(request));

@@ -71,6 +71,10 @@ impl Pool {
         let growth_first = self.options.prefer == Prefer::Concurrency;
         let (mut harvested, mut drained, mut proofs) = (false, false, 0);
         for _ in 0..ROUNDS {
+            if self.harvest_due.load(Ordering::Relaxed) && self.harvest_due.swap(false, Ordering::Relaxed) {
+                harvested = true;
+                self.harvest(request, who, asker)?;
+            }
             if let Some(ptr) = self.at_hand(request, asker) {
                 return Ok(ptr);
             }

@@ -52,7 +52,7 @@ use turn::Turns;
 
 use crate::error::{Error, Result};
 use crate::resource::{Request, Resource};
-use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// Offsets of a pool over chunks, in bytes: as many as the placer can name.
@@ -60,6 +60,9 @@ const CHUNK_SPAN: u64 = (u32::MAX as u64 - 1) * UNIT;
 
 /// How much the small zone borrows from the large one at a time, in bytes.
 const FEED: u64 = 256 << 10;
+
+/// So many large requests without a tight block before others' memory is looked at. Fewer gain nothing on the logs measured.
+const LOOSE: u32 = 4;
 
 /// How often the lock is tried, with growing pauses, before the thread sleeps.
 const SPINS: u32 = 40;
@@ -73,6 +76,8 @@ struct State {
     /// Small sizes borrow from the large zone before the pool grows: over chunks always, which have one zone only; over
     /// ranges until the first growth, so that the initial size serves both.
     borrows: bool,
+    /// Large requests that found no tight block, since others' memory was last looked at.
+    loose: u32,
 }
 
 impl State {
@@ -167,6 +172,27 @@ impl State {
         self.place.give_back(held, if open { tag } else { UNPROVEN });
     }
 
+    /// Whether a large request had better see what other streams have let go of, before it cuts up what its own stream has.
+    /// Only where memory is short, and then not each time: to look costs two driver calls a stream.
+    fn is_loose(&mut self, request: &Request, tags: &[u32]) -> bool {
+        let (mapped, live) = (self.place.mapped_bytes(), self.place.live_bytes());
+        let (free, bytes) = (mapped - live, request.bytes as u64);
+        if self.sole.is_some() || free > mapped / 4 {
+            return false;
+        }
+        let own: u64 = tags.iter().map(|tag| self.place.tag_bytes(*tag)).sum();
+        let tight = self.place.slack(bytes, request.align as u64, tags).is_some_and(|slack| slack <= bytes / 4);
+        if tight || free.saturating_sub(own) < bytes {
+            return false;
+        }
+        self.loose += 1;
+        let due = self.loose >= LOOSE.max(self.records.len() as u32);
+        if due {
+            self.loose = 0;
+        }
+        due
+    }
+
     /// Free bytes that are not proven.
     fn unproven(&self) -> u64 {
         let free = self.place.mapped_bytes() - self.place.live_bytes();
@@ -192,6 +218,8 @@ pub struct Pool {
     upstream: Resource,
     /// How often the device was waited for.
     proofs: AtomicU64,
+    /// The next request of the ladder looks at others' memory first.
+    harvest_due: AtomicBool,
     peak_reserved: AtomicU64,
     /// What of it the upstream has been told.
     shown: AtomicU64,
@@ -239,7 +267,13 @@ impl Pool {
         let cache = Cache::new();
         let pool = Self {
             ledger: place.ledger(),
-            state: Mutex::new(State { place, records: Records::new(cache.moving.clone()), sole: None, borrows: true }),
+            state: Mutex::new(State {
+                place,
+                records: Records::new(cache.moving.clone()),
+                sole: None,
+                borrows: true,
+                loose: 0,
+            }),
             cache,
             pages,
             turns: Turns::default(),
@@ -249,6 +283,7 @@ impl Pool {
             ceiling: options.maximum_bytes.unwrap_or(u64::MAX).min(all),
             upstream,
             proofs: AtomicU64::new(0),
+            harvest_due: AtomicBool::new(false),
             peak_reserved: AtomicU64::new(0),
             shown: AtomicU64::new(0),
         };

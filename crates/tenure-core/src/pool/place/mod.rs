@@ -332,6 +332,14 @@ impl Place {
         self.tag(stamp).live -= 1;
     }
 
+    /// How many bytes the tightest free block of `tags` that serves a large request would have left.
+    pub(in crate::pool) fn slack(&self, bytes: u64, align: u64, tags: &[u32]) -> Option<u64> {
+        let (units, align) = (u32::try_from(bytes.div_ceil(UNIT)).ok()?, (align / UNIT).max(1) as u32);
+        let fits =
+            tags.iter().filter_map(|tag| self.tag_ref(*tag)?.bins[LARGE as usize].fit(&self.blocks, units, align));
+        fits.map(|index| u64::from(self.blocks[index].units - units) * UNIT).min()
+    }
+
     /// Takes `units` units at a multiple of `align` out of the free blocks of `tags` in `zone`: out of its list, in no
     /// state yet. The tightest block wins; among equals the tag that comes first, then the lowest address.
     fn carve(&mut self, units: u32, align: u32, tags: &[u32], zone: u8) -> Option<u32> {
