@@ -155,7 +155,7 @@ impl Replay<'_> {
         let resource = self.options.target.build(self.device)?;
         let clock = Clock::calibrate();
         let mut timings = Vec::new();
-        let mut last = None;
+        let (mut last, mut threads_live) = (None, 0);
         count_driver_calls()?;
         for _ in 0..repeat {
             let before = tenure_driver::calls::snapshot();
@@ -171,6 +171,7 @@ impl Replay<'_> {
                     (pass.finish()?, calls)
                 }
             };
+            threads_live = outcome.peak_live.max(threads_live);
             timings.push(outcome.nanos as f64 / events.max(1) as f64);
             last = Some((outcome, calls));
         }
@@ -209,7 +210,7 @@ impl Replay<'_> {
             streams: log.streams.len() as u64,
             stream_names: log.streams.clone(),
             // Threads may run ahead of each other further than those of the program did.
-            peak_live_bytes: if lanes.is_some() { info.peak_live_bytes } else { observed_live },
+            peak_live_bytes: if lanes.is_some() { threads_live } else { observed_live },
             peak_reserved_bytes: info.peak_reserved_bytes,
             ns_per_event: sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or_default(),
             ns_per_event_first: timings.first().copied().unwrap_or_default(),
@@ -311,6 +312,8 @@ pub(super) struct Outcome {
     /// All that failed, failed for want of memory.
     pub(super) out_of_memory: bool,
     pub(super) served: u64,
+    /// The most that was live at once, where threads ran ahead of each other.
+    pub(super) peak_live: u64,
     /// Nanoseconds of single calls, where they were timed singly.
     pub(super) samples: Vec<u64>,
 }
@@ -324,6 +327,7 @@ impl Default for Outcome {
             first_failed: usize::MAX,
             out_of_memory: true,
             served: 0,
+            peak_live: 0,
             samples: Vec::new(),
         }
     }

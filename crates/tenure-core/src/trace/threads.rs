@@ -115,6 +115,8 @@ impl Lanes {
             clock,
             turns: (0..self.pointers).map(|_| AtomicU32::new(0)).collect(),
             places: self.made_by.iter().map(|_| AtomicU64::new(0)).collect(),
+            live: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
             done: AtomicU64::new(0),
             begin: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -173,7 +175,8 @@ impl Lanes {
             result.map(|()| all)
         });
         let released = self.release(&run);
-        let outcome = outcome?;
+        let mut outcome = outcome?;
+        outcome.peak_live = run.peak.load(Ordering::Relaxed);
         released?;
         replay.nothing_left(resource)?;
         Ok(outcome)
@@ -204,6 +207,9 @@ struct Run<'a> {
     turns: Vec<AtomicU32>,
     /// Where each allocation is; 0 where it is not.
     places: Vec<AtomicU64>,
+    /// Bytes that are live, as they were asked for, and the most there were. Kept between the calls, not in their time.
+    live: AtomicU64,
+    peak: AtomicU64,
     done: AtomicU64,
     begin: AtomicBool,
     stop: AtomicBool,
@@ -282,6 +288,9 @@ impl Run<'_> {
             // What could not be allocated has no free either.
             return;
         }
+        if step.action == Action::Free {
+            self.live.fetch_sub(step.bytes, Ordering::Relaxed);
+        }
         let start = Instant::now();
         let result = match step.action {
             Action::Free => self.resource.deallocate(ptr, bytes, DEFAULT_ALIGNMENT, stream).map(|()| 0),
@@ -291,7 +300,13 @@ impl Run<'_> {
         outcome.nanos += u128::from(ns);
         outcome.samples.push(ns);
         match result {
-            Ok(ptr) => place.store(ptr, Ordering::Release),
+            Ok(ptr) => {
+                place.store(ptr, Ordering::Release);
+                if step.action == Action::Allocate {
+                    let live = self.live.fetch_add(step.bytes, Ordering::Relaxed) + step.bytes;
+                    self.peak.fetch_max(live, Ordering::Relaxed);
+                }
+            }
             Err(e) => outcome.fail(step.at as usize, step.action, step.bytes, &e),
         }
     }
