@@ -441,7 +441,7 @@ fn the_smallest_pool_fits_and_a_smaller_one_does_not() {
         let report = find_smallest(&log);
         let found = report.smallest.clone().expect("looked for");
         let bytes = found.bytes.expect("it fits into the device");
-        assert!(bytes >= log.peak_live_bytes && bytes % GRAIN == 0, "{found:?}");
+        assert!(bytes >= log.peak_live_bytes && bytes.is_multiple_of(GRAIN), "{found:?}");
         assert_eq!(run(&log, &format!("pool:{bytes}"), 1).failed_events, 0, "{found:?}");
         for below in 1..=8 {
             let size = bytes - below * GRAIN;

@@ -30,7 +30,7 @@ pub(super) fn rows() -> Vec<Plan> {
         .map(|count| {
             Plan::new(
                 THEME,
-                if count == 1 { THEME.to_owned() } else { format!("{THEME}-{count}") },
+                format!("{THEME}-{count}"),
                 format!("{count} threads: a reference to the device's current resource taken and given back, C ABI"),
                 |bed| {
                     let device = Device::current()?;
