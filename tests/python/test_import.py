@@ -206,5 +206,7 @@ def test_the_bench_row():
     assert rows["python-buffer"]["ns"] > 0 and rows["python-buffer"].keys() == rows["buffer-rust"].keys()
     # Names that do not select it leave it out; an option's value is no name.
     command = [sys.executable, "-m", "tenure", "bench", "--json", "--quick", "--rounds", "1", "current"]
-    rows = {row["name"] for row in json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["rows"]}
+    rows = {
+        row["name"] for row in json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["rows"]
+    }
     assert "current-1" in rows and "python-buffer" not in rows

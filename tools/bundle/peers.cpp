@@ -50,10 +50,7 @@ constexpr std::size_t GiB = std::size_t{1} << 30;
 
 using clock_type = std::chrono::steady_clock;
 
-double ns_since(clock_type::time_point start)
-{
-  return std::chrono::duration<double, std::nano>(clock_type::now() - start).count();
-}
+double ns_since(clock_type::time_point start) { return std::chrono::duration<double, std::nano>(clock_type::now() - start).count(); }
 
 double median(std::vector<double> values)
 {
@@ -210,14 +207,8 @@ class blocks {
   }
 
  private:
-  struct block {
-    void* ptr;
-    std::size_t bytes;
-  };
-  struct step {
-    std::size_t place;
-    std::size_t bytes;
-  };
+  struct block { void* ptr; std::size_t bytes; };
+  struct step { std::size_t place, bytes; };
   allocator& from_;
   tenure::cuda_stream const& stream_;
   sizes draw_;
@@ -315,9 +306,7 @@ double threads(allocator& from, settings const& with, int count)
 /** What the machine itself does to private work when more threads run: a try-lock of one's own, twice. */
 double try_lock(settings const& with, int count)
 {
-  struct alignas(128) line {
-    std::atomic<bool> taken{false};
-  };
+  struct alignas(128) line { std::atomic<bool> taken{false}; };
   return slowest(count, with, [&](int) -> std::function<double()> {
     auto mine = std::make_shared<line>();
     return [mine, n = with.count(200'000)] {
