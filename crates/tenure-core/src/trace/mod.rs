@@ -8,7 +8,8 @@
 //!
 //! RMM's logging adaptor writes a line of CSV for each allocation and free; [`Log`] reads every form that it has written.
 //! [`replay()`] makes the same calls in the same order on the same number of streams against a resource of tenure's and
-//! says what they cost. [`replay_json`] is the whole of it behind one call, for the C ABI and the command line.
+//! says what they cost; if asked for, with a thread for each thread of the log, and with the smallest fixed pool that the log
+//! fits into. [`replay_json`] is the whole of it behind one call, for the C ABI and the command line.
 //!
 //! A log of a hundred thousand lines is read in a few tens of milliseconds and takes 24 bytes a line.
 
