@@ -349,6 +349,21 @@ fn a_row_that_the_device_has_no_room_for_is_left_out_and_said() {
 }
 
 #[test]
+fn a_row_that_fails_ends_none_of_the_others() {
+    // A burst of 10 000 buffers does not fit.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command
+        .args(["bench", "--device", "sim", "--quick", "--json", "burst", "current-1"])
+        .env("TENURE_SIM_MEMORY", "8MiB");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((all["rows"].as_array().unwrap().len(), &all["rows"][0]["name"]), (1, &Value::from("current-1")));
+    assert_eq!(all["failed"][0]["name"], "burst-single");
+    assert!(all["failed"][0]["error"].as_str().unwrap().contains("out of memory"), "{all}");
+}
+
+#[test]
 fn output_that_nobody_reads_is_no_failure() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tenure"))
         .args(["info", "--device", "sim"])
