@@ -172,18 +172,21 @@ impl Pool {
                 }
                 return true;
             }
-            match drawer.park(held, units, stamp) {
-                None => return true,
-                // The one that was parked before.
-                Some((held, stamp)) => drawer.send(held, stamp),
-            };
-        } else if drawer.send(held, stamp) {
-            return true;
+            // The one that was parked before goes, at once where nobody else is at the placer.
+            let Some((before, stamp)) = drawer.park(held, units, stamp) else { return true };
+            let room = drawer.send(before, stamp);
+            self.post(drawer, if room { Lock::Try } else { lock });
+        } else if !drawer.send(held, stamp) {
+            self.post(drawer, lock);
         }
+        true
+    }
+
+    fn post(&self, mut drawer: Hold<'_, Drawer>, lock: Lock) {
+        // Without the lock the outbox waits for the next call.
         if let Some(mut state) = self.lock_or_not(lock) {
             drawer.post_sent(&mut state);
         }
-        true
     }
 
     #[cold]
