@@ -93,6 +93,15 @@ impl Arena {
         self.dump_log.is_some()
     }
 
+    /// Checks the invariants of the pool inside.
+    ///
+    /// # Errors
+    /// What does not hold.
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), String> {
+        self.pool.check()
+    }
+
     /// The state of the arena, for people.
     pub fn dump(&self) -> String {
         let info = self.pool.info();

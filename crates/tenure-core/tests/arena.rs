@@ -81,6 +81,7 @@ fn sizes_that_make_no_sense_are_refused_by_name() {
 #[test]
 fn threads_and_streams_share_it_in_order() {
     let _machine = machine();
+    tenure_driver::sim::check_order(true);
     let mr = arena(4 * MIB);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -100,7 +101,7 @@ fn threads_and_streams_share_it_in_order() {
     // As RMM's users know it: all of it is one block again.
     let all = mr.allocate(4 << 20, 256, LEGACY).expect("what streams have left is found");
     mr.deallocate(all, 4 << 20, 256, LEGACY).expect("a free");
-    assert_eq!(tenure_driver::sim::violations(), 0);
+    assert_eq!(tenure_driver::sim::races(), 0, "{:?}", tenure_driver::sim::race_texts());
     match mr.deallocate(all, 4 << 20, 256, LEGACY) {
         Err(Error::Misuse(misuse)) => assert_eq!(misuse.kind, MisuseKind::DoubleFree),
         other => panic!("{other:?}"),

@@ -132,6 +132,15 @@ impl FixedSize {
         &self.options
     }
 
+    /// Checks the invariants of the pool inside.
+    ///
+    /// # Errors
+    /// What does not hold.
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), String> {
+        self.pool.check()
+    }
+
     /// The request for a whole block.
     fn whole(&self, request: &Request) -> Request {
         Request { bytes: self.options.block_size as usize, ..*request }
