@@ -5,6 +5,8 @@
 #include "check.hpp"
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <unistd.h>
 
 using namespace tenure;
@@ -147,8 +149,8 @@ TEST(an_arena_has_its_size_and_no_more)
 
 TEST(an_arena_leaves_its_state_in_a_file)
 {
-  char folder[] = "/tmp/tenure-arena-XXXXXX";
-  CHECK(::mkdtemp(folder) != nullptr && ::chdir(folder) == 0);
+  std::string folder = (std::filesystem::temp_directory_path() / "tenure-arena-XXXXXX").string();
+  CHECK(::mkdtemp(folder.data()) != nullptr && ::chdir(folder.c_str()) == 0);
   mr::arena_memory_resource quiet{mr::cuda_memory_resource{}, 1 << 21};
   CHECK_THROWS(quiet.allocate(cuda_stream_legacy, 1 << 22), out_of_memory, "");
   CHECK(::access("tenure_arena_memory_dump.log", F_OK) != 0);
@@ -156,7 +158,7 @@ TEST(an_arena_leaves_its_state_in_a_file)
   CHECK_THROWS(arena.allocate(cuda_stream_legacy, 1 << 22), out_of_memory, "arena > cuda");
   CHECK(::access("tenure_arena_memory_dump.log", R_OK) == 0);
   CHECK_EQ(std::remove("tenure_arena_memory_dump.log"), 0);
-  CHECK(::chdir("/") == 0 && ::rmdir(folder) == 0);
+  CHECK(::chdir("/") == 0 && ::rmdir(folder.c_str()) == 0);
 }
 
 TEST(kinds_are_found_again)

@@ -493,6 +493,56 @@ fn the_chunks_that_bins_take_are_told_apart_from_blocks_of_the_upstream() {
     assert_eq!(below.body().find(large).map(|b| b.owner), Some(mr.id()));
     give(&mr, large, MIB);
     give(&mr, ptr, 1000);
+    assert_eq!(misuse(mr.deallocate(ptr, 1000, 256, LEGACY)).0, MisuseKind::DoubleFree);
+    let theirs = take(&below, 1000);
+    let (kind, bytes) = misuse(mr.deallocate(theirs, 1000, 256, LEGACY));
+    assert_eq!((kind, bytes), (MisuseKind::WrongResource, 1024));
+    give(&below, theirs, 1000);
+}
+
+#[test]
+fn adaptors_over_the_upstream_get_back_what_they_gave_and_nothing_else() {
+    let _machine = machine();
+    // Each of these would take back whatever the plain resource made for this owner.
+    let members: Vec<Resource> = (0..4)
+        .map(|i| {
+            let counted = resource(Statistics::new(cuda()));
+            if i % 2 == 0 { counted } else { resource(Limiting::new(counted, 1 << 40)) }
+        })
+        .collect();
+    let mr = bins(cuda(), -1, -1);
+    let sizes = [64 * KIB, 4 * KIB, 16 * KIB, 256 * KIB];
+    let mut live: Vec<(u64, u64, Option<usize>)> = Vec::new();
+    let (mut bins_now, mut state): (Vec<(u64, usize)>, u64) = (Vec::new(), 99);
+    for round in 0..4000u64 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let random = state >> 33;
+        if round % 900 == 500 {
+            let at = (round / 900) as usize;
+            binning(&mr).add_bin(sizes[at], Some(members[at].clone())).expect("a bin");
+            bins_now.push((sizes[at], at));
+            bins_now.sort_unstable();
+        }
+        if live.len() < 40 && random % 2 == 0 || live.is_empty() {
+            let bytes = random % (300 * KIB) + 1;
+            let member = bins_now.iter().find(|(size, _)| *size >= bytes).map(|(_, at)| *at);
+            live.push((take(&mr, bytes), bytes, member));
+        } else {
+            let (ptr, bytes, _) = live.swap_remove(random as usize % live.len());
+            assert_eq!(misuse(mr.deallocate(ptr, bytes as usize + 1, 256, LEGACY)), (MisuseKind::WrongSize, bytes));
+            give(&mr, ptr, bytes);
+        }
+        for (at, member) in members.iter().enumerate() {
+            let mine = live.iter().filter(|(.., by)| *by == Some(at)).map(|(_, bytes, _)| bytes).sum::<u64>();
+            assert_eq!(member.body().info().live_bytes, mine, "member {at} in round {round}");
+        }
+        let info = mr.body().info();
+        assert_eq!(info.live_bytes, live.iter().map(|(_, bytes, _)| bytes).sum::<u64>());
+        assert_eq!(info.live_count, live.len() as u64);
+    }
+    for (ptr, bytes, _) in live {
+        give(&mr, ptr, bytes);
+    }
 }
 
 #[test]

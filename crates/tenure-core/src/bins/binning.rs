@@ -1,28 +1,23 @@
 //! Bins: each size has the resource that is good at it.
 //!
 //! ```text
-//!  allocate n    the smallest bin with allocation_size >= n; the upstream where there is none
-//!  free n        the same question, and whoever is asked says whether the block is its own;
-//!                "no": a larger bin, and last the upstream, made it before the smaller bin was added
+//!  allocate n    the smallest bin with allocation_size >= n; the upstream where there is none    -> its home is noted
+//!  free          home: a bin or the upstream, whatever bins there are by now
 //! ```
 //!
 //! # Invariants
 //! * Bins are added and never removed, and a bin's resource never changes.
-//! * A free goes to the resource that made the block. No member takes back what it did not make, so that asking in turn is
-//!   safe; a member that refuses has changed nothing.
+//! * A free goes to the resource that made the block.
 //! * No bin's resource has this one below it.
 //!
 //! # Cost
-//! A look at each bin's size (a few words that are never written), one lock that threads do not share for an allocation
-//! and for a free, and what the bin costs. A free of a block that was made before its bin was added asks a few more.
-//!
-//! # Limitation
-//! Sizes are counted as they are named. A pool that serves as a bin or as the upstream accepts a free that names another
-//! size of the same class; the difference then stays in the figures.
+//! A look at each bin's size (a few words that are never written), two locks that threads hardly share for an allocation
+//! and for a free each (its home, see `homes`, and the figures, see `tally`), and what the bin costs.
 
 use std::any::Any;
 
 use super::FixedSize;
+use super::homes::{Home, Homes};
 use crate::adaptor::limiting::sign;
 use crate::adaptor::tally::Tally;
 use crate::error::{Error, Misuse, MisuseKind, Result, human};
@@ -37,6 +32,9 @@ pub const MAX_BINS: usize = 128;
 /// How many blocks a bin that is made here takes at a time, and how many bytes at most.
 const BLOCKS: u64 = 128;
 const CHUNK: u64 = 32 << 20;
+
+/// The member that is no bin.
+const UPSTREAM: u32 = u32::MAX;
 
 /// Held while a bin is entered, whichever resource it is for: two resources must not become bins of each other at once.
 static ENTERING: Mutex<()> = Mutex::new(());
@@ -99,6 +97,7 @@ pub struct Binning {
     /// In the order in which they were added. Entered under [`ENTERING`], read without a lock.
     bins: Box<[OnceCell<Bin>]>,
     used: AtomicUsize,
+    homes: Homes,
     tally: Tally,
 }
 
@@ -131,6 +130,7 @@ impl Binning {
             device,
             bins: (0..MAX_BINS).map(|_| OnceCell::new()).collect(),
             used: AtomicUsize::new(0),
+            homes: Homes::new(),
             tally: Tally::default(),
         };
         for exponent in exponents {
@@ -267,16 +267,17 @@ impl Binning {
         self.bins().map(|bin| bin.allocation_size).max().unwrap_or(0)
     }
 
-    /// The smallest bin of at least `bytes` bytes.
+    /// Who serves a request of so many bytes now: the smallest bin that is large enough.
     #[inline]
-    fn bin_for(&self, bytes: u64) -> Option<&Bin> {
-        self.bins().filter(|bin| bin.allocation_size >= bytes).min_by_key(|bin| bin.allocation_size)
+    fn member_for(&self, bytes: usize) -> u32 {
+        let fitting = self.bins().enumerate().filter(|(_, bin)| bin.allocation_size >= bytes as u64);
+        fitting.min_by_key(|(_, bin)| bin.allocation_size).map_or(UPSTREAM, |(index, _)| index as u32)
     }
 
-    /// The resource that serves a request of so many bytes now.
+    /// The resource of a bin, by its place in the order of adding.
     #[inline]
-    fn member(&self, bytes: usize) -> &Resource {
-        self.bin_for(bytes as u64).map_or(&self.upstream, |bin| &bin.resource)
+    fn member(&self, index: u32) -> &Resource {
+        self.bins.get(index as usize).and_then(OnceCell::get).map_or(&self.upstream, |bin| &bin.resource)
     }
 
     /// The members, each once, the upstream last.
@@ -297,86 +298,47 @@ impl Binning {
         members
     }
 
-    fn made(&self, request: &Request, made: Result<u64>) -> Result<u64> {
-        let ptr = made.map_err(|e| sign(e, self.kind()))?;
-        self.tally.hold().add(request.bytes as i64);
+    /// Lets the member for the size make a block, and notes where it is at home.
+    fn make(&self, request: &Request, make: impl FnOnce(&dyn MemoryResource) -> Result<u64>) -> Result<u64> {
+        let member = self.member_for(request.bytes);
+        let ptr = make(self.member(member).body()).map_err(|e| sign(e, self.kind()))?;
+        let home = Home { bytes: request.bytes as u64, owner: request.owner, member };
+        let gone = self.homes.enter(ptr, home);
+        let counted = self.tally.hold();
+        if let Some(gone) = gone {
+            counted.subtract(gone.bytes as i64);
+        }
+        counted.add(request.bytes as i64);
         Ok(ptr)
     }
 
-    /// Asks whoever would serve the size now, and where that one does not know the block, whoever did before.
-    fn free(
-        &self,
-        ptr: u64,
-        request: &Request,
-        ask: impl Fn(&dyn MemoryResource, &Request) -> Result<()>,
-    ) -> Result<()> {
-        let first = self.bin_for(request.bytes as u64);
-        let member = first.map_or(&self.upstream, |bin| &bin.resource);
-        match ask(member.body(), request) {
-            Ok(()) => {}
-            Err(Error::Misuse(misuse)) if not_here(misuse.kind) => {
-                self.free_elsewhere(ptr, request, first, misuse, &ask)?;
-            }
-            Err(e) => return Err(e),
+    /// Lets the member that made the block free it.
+    fn free(&self, ptr: u64, request: &Request, free: impl FnOnce(&dyn MemoryResource) -> Result<()>) -> Result<()> {
+        let home = self.homes.take(ptr, request).map_err(|misuse| Error::Misuse(self.explain(misuse)))?;
+        if let Err(e) = free(self.member(home.member).body()) {
+            self.homes.enter(ptr, home);
+            return Err(e);
         }
-        self.tally.hold().subtract(request.bytes as i64);
+        self.tally.hold().subtract(home.bytes as i64);
         Ok(())
     }
 
-    /// The member that was asked first does not know the block as a live one.
+    /// "Unknown" and "freed already" said more exactly, where a member knows the block around the pointer.
     #[cold]
-    fn free_elsewhere(
-        &self,
-        ptr: u64,
-        request: &Request,
-        first: Option<&Bin>,
-        misuse: Misuse,
-        ask: &impl Fn(&dyn MemoryResource, &Request) -> Result<()>,
-    ) -> Result<()> {
-        // Before the first bin of this size was added, a larger one or the upstream served.
-        let from = first.map_or(u64::MAX, |bin| bin.allocation_size);
-        let larger = self.sorted().into_iter().filter(|bin| bin.allocation_size > from).map(|bin| &bin.resource);
-        let rest = larger.chain(first.map(|_| &self.upstream));
-        let mut told = misuse;
-        for member in rest {
-            match ask(member.body(), request) {
-                Err(Error::Misuse(misuse)) if not_here(misuse.kind) => told = clearer(told, misuse),
-                other => return other,
-            }
+    fn explain(&self, misuse: Misuse) -> Misuse {
+        if !matches!(misuse.kind, MisuseKind::UnknownPointer | MisuseKind::DoubleFree) {
+            return misuse;
         }
-        Err(Error::Misuse(self.explain(ptr, request, told)))
-    }
-
-    /// Nobody who could have served the size knows the block: perhaps somebody who serves another one does. The smallest
-    /// block around the pointer is the caller's; a larger one may be a chunk that a bin has of the upstream.
-    fn explain(&self, ptr: u64, request: &Request, told: Misuse) -> Misuse {
-        let Some(block) = self.find(ptr) else { return told };
-        let kind = if block.ptr != ptr {
-            MisuseKind::InteriorPointer
-        } else if block.owner != request.owner {
-            MisuseKind::WrongResource
-        } else if block.bytes != request.bytes {
-            MisuseKind::WrongSize
-        } else {
-            // It came to life after it was asked for.
-            return told;
+        let Some(block) = self.find(misuse.ptr) else { return misuse };
+        let kind = match (block.ptr == misuse.ptr, block.owner == misuse.asked) {
+            (false, true) => MisuseKind::InteriorPointer,
+            // Somebody else's block of a member, or a chunk that a bin has of the upstream.
+            (true, false) if misuse.kind == MisuseKind::UnknownPointer => MisuseKind::WrongResource,
+            // One of ours, which was not there a moment ago; or the inside of somebody else's.
+            _ => return misuse,
         };
-        Misuse { kind, owner: block.owner, owner_bytes: block.bytes as u64, ..told }
+        Misuse { kind, owner: block.owner, owner_bytes: block.bytes as u64, ..misuse }
     }
-}
-
-/// True of what a resource says of a block that another one may have made: with a chunk of its own, perhaps, of which the
-/// asked one only knows the whole.
-fn not_here(kind: MisuseKind) -> bool {
-    matches!(
-        kind,
-        MisuseKind::UnknownPointer | MisuseKind::DoubleFree | MisuseKind::InteriorPointer | MisuseKind::WrongResource
-    )
-}
-
-/// Of two members that do not have the block, the word of the one that knows more.
-fn clearer(a: Misuse, b: Misuse) -> Misuse {
-    if a.kind == MisuseKind::UnknownPointer { b } else { a }
 }
 
 impl MemoryResource for Binning {
@@ -385,27 +347,27 @@ impl MemoryResource for Binning {
     }
 
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
-        self.made(request, self.member(request.bytes).body().allocate(request, stream))
+        self.make(request, |member| member.allocate(request, stream))
     }
 
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
-        self.free(ptr, request, |member, request| member.deallocate(ptr, request, stream))
+        self.free(ptr, request, |member| member.deallocate(ptr, request, stream))
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
-        self.made(request, self.member(request.bytes).body().try_allocate(request, stream))
+        self.make(request, |member| member.try_allocate(request, stream))
     }
 
     fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
-        self.free(ptr, request, |member, request| member.try_deallocate(ptr, request, stream))
+        self.free(ptr, request, |member| member.try_deallocate(ptr, request, stream))
     }
 
     fn allocate_sync(&self, request: &Request) -> Result<u64> {
-        self.made(request, self.member(request.bytes).body().allocate_sync(request))
+        self.make(request, |member| member.allocate_sync(request))
     }
 
     fn deallocate_sync(&self, ptr: u64, request: &Request) -> Result<()> {
-        self.free(ptr, request, |member, request| member.deallocate_sync(ptr, request))
+        self.free(ptr, request, |member| member.deallocate_sync(ptr, request))
     }
 
     fn device(&self) -> Option<i32> {
@@ -431,7 +393,10 @@ impl MemoryResource for Binning {
 
     fn find(&self, ptr: u64) -> Option<Block> {
         let found = self.members().into_iter().filter_map(|member| member.body().find(ptr));
-        found.min_by_key(|block| block.bytes)
+        let block = found.min_by_key(|block| block.bytes)?;
+        // Members may know the size of their class only.
+        let bytes = self.homes.of(block.ptr).filter(|home| home.owner == block.owner);
+        Some(Block { bytes: bytes.map_or(block.bytes, |home| home.bytes as usize), ..block })
     }
 
     /// What is live is this layer's, in bytes as they were asked for. What is cached is the bins'; what is reserved, that

@@ -23,6 +23,7 @@
 
 mod binning;
 mod fixed_size;
+mod homes;
 mod sizes;
 
 pub use binning::{Binning, BinningOptions, MAX_BINS};
