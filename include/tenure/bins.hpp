@@ -83,9 +83,9 @@ class fixed_size_memory_resource : public resource {
 
 /** How a `binning_memory_resource` is made. */
 struct binning_options {
-  std::optional<std::int8_t> min_size_exponent{};  ///< A bin of 2^n bytes for each n from here on; left out: no bins at first.
-  std::optional<std::int8_t> max_size_exponent{};  ///< The exponent of the largest bin.
-  cuda_device_id device{};                         ///< The device of the bins made here; left out: the current one.
+  std::int8_t min_size_exponent{-1};  ///< A bin of 2^n bytes for each n from here on; both -1: no bins at first.
+  std::int8_t max_size_exponent{-1};  ///< The exponent of the largest bin.
+  cuda_device_id device{};            ///< The device of the bins made here; left out: the current one.
 };
 
 /**
@@ -141,9 +141,9 @@ class binning_memory_resource : public resource {
   {
     tenure_binning_options raw{};
     raw.size              = sizeof raw;
-    raw.has_exponents     = options.min_size_exponent.has_value() || options.max_size_exponent.has_value() ? 1 : 0;
-    raw.min_size_exponent = options.min_size_exponent.value_or(std::int8_t{-1});
-    raw.max_size_exponent = options.max_size_exponent.value_or(std::int8_t{-1});
+    raw.has_exponents     = 1;
+    raw.min_size_exponent = options.min_size_exponent;
+    raw.max_size_exponent = options.max_size_exponent;
     raw.device            = options.device.value();
     tenure_resource made  = TENURE_RESOURCE_NULL;
     ::tenure::detail::check(TENURE_DETAIL_CALL(binning_create)(upstream.handle(), &raw, &made));

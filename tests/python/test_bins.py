@@ -43,7 +43,7 @@ def test_a_request_that_is_larger_than_a_block_says_what_to_do(cuda):
     blocks = mr.FixedSizeMemoryResource(cuda, 4096, 4)
     before = blocks.info()
     for call in (lambda: blocks.allocate(4097), lambda: DeviceBuffer(size="1GiB", mr=blocks)):
-        with pytest.raises(ValueError, match="block_size is 4096.*binning"):
+        with pytest.raises(ValueError, match=r"block_size is 4096.*binning"):
             call()
     assert blocks.info() == before
     buffer = DeviceBuffer(size=10, mr=blocks)
@@ -204,7 +204,7 @@ def test_threads_share_an_arena(cuda):
             stream = tenure.Stream()
             for n in range(50):
                 DeviceBuffer(size=n * 1000 + 1, stream=stream, mr=arena).close()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -237,7 +237,7 @@ def test_arenas_that_make_no_sense(cuda, size):
 
 @pytest.mark.parametrize("make", ["FixedSizeMemoryResource", "BinningMemoryResource", "ArenaMemoryResource"])
 def test_upstreams_are_checked(make):
-    with pytest.raises(TypeError, match="upstream_mr|resource"):
+    with pytest.raises(TypeError, match="resource"):
         getattr(mr, make)("cuda")
     with pytest.raises(TypeError):
         getattr(mr, make)()
