@@ -436,7 +436,9 @@ fn each_size_goes_to_the_smallest_bin_that_fits_and_comes_home() {
     let info = mr.body().info();
     assert_eq!(info.live_bytes, got.iter().map(|(_, bytes)| bytes).sum::<u64>(), "as they were asked for");
     assert_eq!(info.live_count, 7);
-    assert!(info.reserved_bytes > info.live_bytes && info.cached_bytes > 0);
+    let stores: u64 = list.iter().map(|(_, bin)| bin.body().info().reserved_bytes).sum();
+    assert_eq!(info.reserved_bytes, stores + MIB + 1, "of the bins, and what none of them serves");
+    assert_eq!((info.peak_reserved_bytes, info.largest_free_bytes), (info.reserved_bytes, MIB));
     for (ptr, bytes) in got {
         give(&mr, ptr, bytes);
     }
@@ -542,6 +544,33 @@ fn adaptors_over_the_upstream_get_back_what_they_gave_and_nothing_else() {
     }
     for (ptr, bytes, _) in live {
         give(&mr, ptr, bytes);
+    }
+}
+
+#[test]
+fn memory_lies_on_the_resources_device_whatever_is_current_or_carried() {
+    let _machine = machine();
+    let counted = resource(Statistics::new(cuda()));
+    for upstream in [cuda(), counted] {
+        let mr = resource(Binning::new(upstream.clone(), 1, BinningOptions::default()).expect("of the other device"));
+        binning(&mr).add_bin(4096, None).expect("a bin");
+        binning(&mr).add_bin(64 * KIB, Some(upstream)).expect("a bin");
+        let there = StreamObject::create(1, true).expect("a stream");
+        let here = StreamObject::create(0, true).expect("a stream");
+        for bytes in [100, 5000, 1 << 20] {
+            let own = mr.allocate(bytes, 256, LEGACY).expect("of a default stream");
+            let on = mr.allocate(bytes, 256, object(&there)).expect("of a stream of the device");
+            let sync = mr.allocate_sync(bytes, 256).expect("of no stream");
+            for ptr in [own, on, sync] {
+                assert_eq!(mr.block(ptr).map(|block| (block.device, block.bytes)), Some((1, bytes)));
+            }
+            let text = message(mr.allocate(bytes, 256, object(&here)));
+            assert!(text.contains("device 0") && text.contains("device 1"), "{text}");
+            mr.deallocate(own, bytes, 256, LEGACY).expect("a free");
+            mr.deallocate(on, bytes, 256, object(&there)).expect("a free");
+            mr.deallocate_sync(sync, bytes, 256).expect("a free");
+        }
+        assert_eq!((mr.body().device(), mr.body().info().live_bytes), (Some(1), 0));
     }
 }
 

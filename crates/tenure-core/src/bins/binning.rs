@@ -99,6 +99,8 @@ pub struct Binning {
     used: AtomicUsize,
     homes: Homes,
     tally: Tally,
+    /// What is live of the upstream without a bin between.
+    direct: Tally,
 }
 
 impl std::fmt::Debug for Binning {
@@ -132,6 +134,7 @@ impl Binning {
             used: AtomicUsize::new(0),
             homes: Homes::new(),
             tally: Tally::default(),
+            direct: Tally::default(),
         };
         for exponent in exponents {
             binning.add_bin(1 << exponent, None)?;
@@ -303,13 +306,44 @@ impl Binning {
         let member = self.member_for(request.bytes);
         let ptr = make(self.member(member).body()).map_err(|e| sign(e, self.kind()))?;
         let home = Home { bytes: request.bytes as u64, owner: request.owner, member };
-        let gone = self.homes.enter(ptr, home);
-        let counted = self.tally.hold();
-        if let Some(gone) = gone {
-            counted.subtract(gone.bytes as i64);
+        if let Some(gone) = self.homes.enter(ptr, home) {
+            self.count_out(&gone);
         }
-        counted.add(request.bytes as i64);
+        self.tally.hold().add(home.bytes as i64);
+        if member == UPSTREAM {
+            self.direct.hold().add(home.bytes as i64);
+        }
         Ok(ptr)
+    }
+
+    fn count_out(&self, home: &Home) {
+        self.tally.hold().subtract(home.bytes as i64);
+        if home.member == UPSTREAM {
+            self.direct.hold().subtract(home.bytes as i64);
+        }
+    }
+
+    /// Asks a member for memory of this resource's device, where the member would take that of the stream or of the thread.
+    fn ask<R>(
+        &self,
+        member: &dyn MemoryResource,
+        stream: StreamRef<'_>,
+        ask: impl FnOnce(&dyn MemoryResource) -> Result<R>,
+    ) -> Result<R> {
+        if member.device().is_some() {
+            return ask(member);
+        }
+        if let Some(home) = crate::device::home_of(stream, self.device)?
+            && home != self.device
+        {
+            return Err(Error::invalid(format!(
+                "the stream belongs to device {home} and the binning resource to device {}: use a stream of the \
+                 resource's device, or a resource of the stream's",
+                self.device
+            )));
+        }
+        let _current = crate::device::current_for(member, self.device)?;
+        ask(member)
     }
 
     /// Lets the member that made the block free it.
@@ -319,7 +353,7 @@ impl Binning {
             self.homes.enter(ptr, home);
             return Err(e);
         }
-        self.tally.hold().subtract(home.bytes as i64);
+        self.count_out(&home);
         Ok(())
     }
 
@@ -347,7 +381,7 @@ impl MemoryResource for Binning {
     }
 
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
-        self.make(request, |member| member.allocate(request, stream))
+        self.make(request, |member| self.ask(member, stream, |member| member.allocate(request, stream)))
     }
 
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
@@ -355,7 +389,11 @@ impl MemoryResource for Binning {
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
-        self.make(request, |member| member.try_allocate(request, stream))
+        self.make(request, |member| match member.device() {
+            Some(_) => member.try_allocate(request, stream),
+            // Whose memory it would be is a question for the driver.
+            None => Err(Error::WouldBlock),
+        })
     }
 
     fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
@@ -363,7 +401,10 @@ impl MemoryResource for Binning {
     }
 
     fn allocate_sync(&self, request: &Request) -> Result<u64> {
-        self.make(request, |member| member.allocate_sync(request))
+        self.make(request, |member| {
+            let _current = crate::device::current_for(member, self.device)?;
+            member.allocate_sync(request)
+        })
     }
 
     fn deallocate_sync(&self, ptr: u64, request: &Request) -> Result<()> {
@@ -399,8 +440,9 @@ impl MemoryResource for Binning {
         Some(Block { bytes: bytes.map_or(block.bytes, |home| home.bytes as usize), ..block })
     }
 
-    /// What is live is this layer's, in bytes as they were asked for. What is cached is the bins'; what is reserved, that
-    /// and what is live in the upstream for larger requests.
+    /// What is live is this layer's, in bytes as they were asked for. What is cached is the bins', each resource counted once
+    /// with all that it serves; what is reserved, theirs and what larger requests have of the upstream. Both peaks of what is
+    /// reserved are added up: they need not have been at one time.
     fn info(&self) -> Info {
         let counters = self.tally.counters();
         let unsigned = |n: i64| u64::try_from(n).unwrap_or(0);
@@ -412,23 +454,18 @@ impl MemoryResource for Binning {
             largest_free_bytes: self.upstream.body().info().largest_free_bytes,
             ..Info::default()
         };
-        let mut in_bins = 0;
         for store in self.stores() {
             let below = store.body().info();
-            let largest = match store.downcast::<FixedSize>() {
-                Some(fixed) => below.largest_free_bytes.min(fixed.block_size()),
-                None => below.largest_free_bytes,
-            };
-            info.largest_free_bytes = info.largest_free_bytes.max(largest);
+            info.largest_free_bytes = info.largest_free_bytes.max(below.largest_free_bytes);
             info.cached_bytes += below.cached_bytes;
             info.reserved_bytes += below.reserved_bytes;
             info.peak_reserved_bytes += below.peak_reserved_bytes;
             info.unproven_bytes += below.unproven_bytes;
             info.device_proofs += below.device_proofs;
-            in_bins += below.live_bytes;
         }
-        info.reserved_bytes += live_bytes.saturating_sub(in_bins);
-        info.peak_reserved_bytes = info.peak_reserved_bytes.max(info.reserved_bytes);
+        let direct = self.direct.counters().bytes;
+        info.reserved_bytes += unsigned(direct.value);
+        info.peak_reserved_bytes += unsigned(direct.peak);
         info
     }
 

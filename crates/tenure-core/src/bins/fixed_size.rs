@@ -270,7 +270,9 @@ impl MemoryResource for FixedSize {
 
     /// In whole blocks: what is live is what other requests cannot have.
     fn info(&self) -> Info {
-        self.pool.info()
+        let info = self.pool.info();
+        let fits = info.largest_free_bytes >= self.options.block_size;
+        Info { largest_free_bytes: if fits { self.options.block_size } else { 0 }, ..info }
     }
 
     fn trim(&self, keep_bytes: usize) -> Result<usize> {
