@@ -280,6 +280,8 @@ fn every_wrong_free_has_its_name_and_changes_nothing() {
         assert_eq!(free(&mr, ptr, 1000, 256).0, MisuseKind::DoubleFree);
         assert_eq!(free(&mr, ptr, 999, 256).0, MisuseKind::DoubleFree);
         assert_eq!(free(&mr, ptr + 512, 999, 256).0, MisuseKind::UnknownPointer);
+        mr.body().trim(0).expect("idle");
+        assert_eq!(free(&mr, ptr, 999, 256).0, MisuseKind::UnknownPointer, "what went back is forgotten");
     }
 }
 
@@ -321,6 +323,26 @@ fn a_block_that_was_freed_on_one_stream_reaches_another_in_order_only() {
         mr.deallocate(ptr, 1000, 256, object(&b)).expect("a free");
     }
     drop((mr, a, b));
+    assert_eq!(tenure_driver::sim::races(), 0, "{:?}", tenure_driver::sim::race_texts());
+}
+
+#[test]
+fn streams_that_end_leave_their_blocks_to_others() {
+    let _machine = machine();
+    tenure_driver::sim::check_order(true);
+    let below = resource(Limiting::new(cuda(), 4 * MIB));
+    let mr = fixed(below, MIB, 4);
+    for round in 0..20u8 {
+        let stream = StreamObject::create(0, true).expect("a stream");
+        let blocks: Vec<u64> =
+            (0..4).map(|_| mr.allocate(1000, 256, object(&stream)).expect("what an ended stream has left")).collect();
+        for ptr in blocks {
+            // SAFETY: live memory of the device.
+            unsafe { tenure_core::ops::fill_async(ptr, round, 1000, object(&stream), 0) }.expect("work");
+            mr.deallocate(ptr, 1000, 256, object(&stream)).expect("a free");
+        }
+    }
+    drop(mr);
     assert_eq!(tenure_driver::sim::races(), 0, "{:?}", tenure_driver::sim::race_texts());
 }
 
@@ -661,6 +683,19 @@ fn threads_allocate_while_bins_are_added() {
     assert_eq!((info.live_bytes, info.live_count), (0, 0));
     assert_eq!(binning(&mr).list().len(), 8);
     assert!(binning(&mr).list().iter().all(|(_, bin)| bin.body().info().live_count == 0));
+}
+
+#[test]
+fn a_free_that_fails_can_be_made_again() {
+    let _machine = machine();
+    let mr = bins(cuda(), 18, 18);
+    let ptr = take(&mr, MIB);
+    let before = mr.body().info();
+    tenure_driver::sim::fail_next("cuMemFree", 999, 0).expect("a call with this name");
+    assert!(matches!(mr.deallocate(ptr, MIB as usize, 256, LEGACY), Err(Error::Device(_))));
+    assert_eq!(mr.body().info(), before);
+    assert!(mr.owns(ptr));
+    give(&mr, ptr, MIB);
 }
 
 #[test]
