@@ -168,6 +168,14 @@ impl MemoryResource for Arena {
         self.pool.deallocate(ptr, request, stream)
     }
 
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64>> {
+        self.pool.allocate_at_hand(request, stream)
+    }
+
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+        self.pool.deallocate_at_hand(ptr, request, stream)
+    }
+
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         // Nothing is written here: a request that fails in earnest comes again through `allocate`.
         self.pool.try_allocate(request, stream)

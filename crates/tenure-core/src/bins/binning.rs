@@ -305,6 +305,12 @@ impl Binning {
     fn make(&self, request: &Request, make: impl FnOnce(&dyn MemoryResource) -> Result<u64>) -> Result<u64> {
         let member = self.member_for(request.bytes);
         let ptr = make(self.member(member).body()).map_err(|e| sign(e, self.kind()))?;
+        self.note(ptr, request, member);
+        Ok(ptr)
+    }
+
+    /// Notes where a block that was just made is at home, and counts it.
+    fn note(&self, ptr: u64, request: &Request, member: u32) {
         let home = Home { bytes: request.bytes as u64, owner: request.owner, member };
         if let Some(gone) = self.homes.enter(ptr, home) {
             self.count_out(&gone);
@@ -313,7 +319,6 @@ impl Binning {
         if member == UPSTREAM {
             self.direct.hold().add(home.bytes as i64);
         }
-        Ok(ptr)
     }
 
     fn count_out(&self, home: &Home) {
@@ -386,6 +391,22 @@ impl MemoryResource for Binning {
 
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         self.free(ptr, request, |member| member.deallocate(ptr, request, stream))
+    }
+
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64>> {
+        let member = self.member_for(request.bytes);
+        let made = self.member(member).body().allocate_at_hand(request, stream)?;
+        Some(made.map_err(|e| sign(e, self.kind())).inspect(|ptr| self.note(*ptr, request, member)))
+    }
+
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+        let Ok(home) = self.homes.take(ptr, request) else { return false };
+        if !self.member(home.member).body().deallocate_at_hand(ptr, request, stream) {
+            self.homes.enter(ptr, home);
+            return false;
+        }
+        self.count_out(&home);
+        true
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

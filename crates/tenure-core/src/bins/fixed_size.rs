@@ -234,6 +234,19 @@ impl MemoryResource for FixedSize {
         self.free(ptr, request, |whole| self.pool.deallocate(ptr, whole, stream))
     }
 
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64>> {
+        if request.bytes as u64 > self.options.block_size {
+            return None;
+        }
+        let made = self.pool.allocate_at_hand(&self.whole(request), stream)?;
+        Some(made.inspect(|ptr| self.sizes.note(*ptr, request.bytes as u64)))
+    }
+
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+        self.sizes.of(ptr) == Some(request.bytes as u64)
+            && self.pool.deallocate_at_hand(ptr, &self.whole(request), stream)
+    }
+
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         self.block(request, |whole| self.pool.try_allocate(whole, stream))
     }
