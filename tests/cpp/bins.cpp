@@ -4,6 +4,7 @@
 
 #include "check.hpp"
 
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -59,6 +60,14 @@ TEST(rmms_defaults)
   CHECK_OK(tenure_fixed_size_create(mr::cuda_memory_resource{}.handle(), &zeros, &made));
   found = mr::resource::from_handle(made);
   CHECK_EQ(found.info().reserved_bytes, 0);
+  zeros.size = 3;
+  CHECK_EQ(tenure_fixed_size_create(found.handle(), &zeros, &made), TENURE_ERROR_INVALID_ARGUMENT);
+  // An older client knows less of the structure: what it does not know is as by default.
+  zeros.size = offsetof(tenure_fixed_size_options, blocks_to_preallocate);
+  zeros.block_size = 4096;
+  zeros.blocks_to_preallocate = ~std::uint64_t{0};
+  CHECK_OK(tenure_fixed_size_create(found.handle(), &zeros, &made));
+  CHECK_EQ(mr::resource::from_handle(made).info().reserved_bytes, 0);
   CHECK_EQ(resource_cast<mr::fixed_size_memory_resource>(found)->get_block_size(), std::size_t{1} << 20);
 }
 
