@@ -168,7 +168,7 @@ impl MemoryResource for Arena {
         self.pool.deallocate(ptr, request, stream)
     }
 
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64>> {
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
         self.pool.allocate_at_hand(request, stream)
     }
 

@@ -393,10 +393,10 @@ impl MemoryResource for Binning {
         self.free(ptr, request, |member| member.deallocate(ptr, request, stream))
     }
 
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64>> {
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
         let member = self.member_for(request.bytes);
         let made = self.member(member).body().allocate_at_hand(request, stream)?;
-        Some(made.map_err(|e| sign(e, self.kind())).inspect(|ptr| self.note(*ptr, request, member)))
+        Some(made.map_err(|e| Box::new(sign(*e, self.kind()))).inspect(|ptr| self.note(*ptr, request, member)))
     }
 
     fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {

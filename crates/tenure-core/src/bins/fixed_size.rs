@@ -234,7 +234,7 @@ impl MemoryResource for FixedSize {
         self.free(ptr, request, |whole| self.pool.deallocate(ptr, whole, stream))
     }
 
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64>> {
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
         if request.bytes as u64 > self.options.block_size {
             return None;
         }
