@@ -63,7 +63,7 @@ struct async_options {
 /** Stream-ordered memory from a driver pool of its own. */
 class cuda_async_memory_resource : public resource {
  public:
-  static constexpr std::string_view kind_name = "async";
+  static constexpr std::string_view kind_name = "cuda_async";
 
   /** How the pool can be given to another process. */
   enum class allocation_handle_type : std::uint32_t { none = 0, posix_file_descriptor = 1, fabric = 8 };
@@ -111,7 +111,7 @@ class cuda_async_memory_resource : public resource {
 /** Stream-ordered memory from somebody else's driver pool, which must outlive this resource and its buffers. */
 class cuda_async_view_memory_resource : public resource {
  public:
-  static constexpr std::string_view kind_name = "async_view";
+  static constexpr std::string_view kind_name = "cuda_async_view";
 
   /** Empty. */
   cuda_async_view_memory_resource() noexcept = default;

@@ -779,6 +779,85 @@ struct tenure_buffer_view {
 typedef int32_t (*tenure_progress_fn)(void *context, uint64_t done, uint64_t total);
 
 /**
+ * How a resource of blocks of one size is made. Zero the structure, set `size` and what you care
+ * about.
+ */
+typedef struct tenure_fixed_size_options {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * Bytes of a block, rounded up to a multiple of 256. 0: 1 MiB.
+   */
+  uint64_t block_size;
+  /**
+   * Blocks taken at construction, at once or an error, and as many at a time later. 0: none at
+   * first, and one after the other.
+   */
+  uint64_t blocks_to_preallocate;
+  /**
+   * The device, or -1 for the current one.
+   */
+  int32_t device;
+  /**
+   * For later: leave it 0.
+   */
+  uint32_t unused;
+} tenure_fixed_size_options;
+
+/**
+ * How a resource of bins is made. Zero the structure, set `size` and what you care about.
+ */
+typedef struct tenure_binning_options {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * 1: a bin of 2^n bytes for each n from `min_size_exponent` to `max_size_exponent`, unless both
+   * are -1. 0: no bins at first.
+   */
+  uint32_t has_exponents;
+  /**
+   * The exponent of the smallest bin.
+   */
+  int32_t min_size_exponent;
+  /**
+   * The exponent of the largest bin.
+   */
+  int32_t max_size_exponent;
+  /**
+   * The device of the bins that are made here, or -1 for the current one.
+   */
+  int32_t device;
+} tenure_binning_options;
+
+/**
+ * How an arena is made. Zero the structure, set `size` and what you care about.
+ */
+typedef struct tenure_arena_options {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * Bytes of the arena, taken at construction, at once or an error. 0: half of what is free on the
+   * device.
+   */
+  uint64_t arena_size;
+  /**
+   * The device, or -1 for the current one.
+   */
+  int32_t device;
+  /**
+   * 1: each request that cannot be served leaves the state of the arena in
+   * `tenure_arena_memory_dump.log` in the working directory.
+   */
+  uint32_t dump_log_on_failure;
+} tenure_arena_options;
+
+/**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
  * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
  * beyond `size` is not there.
@@ -949,6 +1028,22 @@ typedef struct tenure_api {
   tenure_status (*sim_active)(uint32_t *out);
   tenure_status (*sim_set_memory)(int32_t device, uint64_t memory_bytes);
   tenure_status (*device_used)(int32_t device, uint64_t *out);
+  tenure_status (*fixed_size_create)(tenure_resource upstream,
+                                     const struct tenure_fixed_size_options *options,
+                                     tenure_resource *out);
+  tenure_status (*binning_create)(tenure_resource upstream,
+                                  const struct tenure_binning_options *options,
+                                  tenure_resource *out);
+  tenure_status (*binning_add_bin)(tenure_resource binning,
+                                   uint64_t allocation_size,
+                                   tenure_resource bin_resource);
+  tenure_status (*binning_bin)(tenure_resource binning,
+                               uint32_t index,
+                               uint64_t *allocation_size,
+                               tenure_resource *out);
+  tenure_status (*arena_create)(tenure_resource upstream,
+                                const struct tenure_arena_options *options,
+                                tenure_resource *out);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -1587,6 +1682,53 @@ tenure_status tenure_sim_set_memory(int32_t device, uint64_t memory_bytes);
  */
 tenure_status tenure_device_used(int32_t device, uint64_t *out);
 
+/* ---- resources that sort requests by size, and the arena ------------------------------------- */
+
+/**
+ * Blocks of one size over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one). What is larger
+ * than a block is `TENURE_ERROR_INVALID_ARGUMENT`. `options` may be null: 128 blocks of 1 MiB.
+ */
+tenure_status tenure_fixed_size_create(tenure_resource upstream,
+                                       const struct tenure_fixed_size_options *options,
+                                       tenure_resource *out);
+
+/**
+ * Sends each request to the smallest bin that is large enough, and what no bin takes to `upstream`
+ * (`TENURE_RESOURCE_CURRENT`: the current one). `options` may be null: no bins at first.
+ */
+tenure_status tenure_binning_create(tenure_resource upstream,
+                                    const struct tenure_binning_options *options,
+                                    tenure_resource *out);
+
+/**
+ * Adds a bin for requests of up to `allocation_size` bytes (rounded up to a multiple of 256), at
+ * any time. `bin_resource` serves it and is held; `TENURE_RESOURCE_NULL` makes a fixed-size
+ * resource with blocks of that size over the upstream, which takes nothing before its first use. A
+ * size that has a bin keeps it: without a resource nothing is done then, with one it is an error.
+ */
+tenure_status tenure_binning_add_bin(tenure_resource binning,
+                                     uint64_t allocation_size,
+                                     tenure_resource bin_resource);
+
+/**
+ * A bin, by its place in the order of sizes: the size up to which it serves in `allocation_size`
+ * (may be null) and a reference to its resource in `out`. Beyond the last one:
+ * `TENURE_RESOURCE_NULL`, 0 and `TENURE_OK`.
+ */
+tenure_status tenure_binning_bin(tenure_resource binning,
+                                 uint32_t index,
+                                 uint64_t *allocation_size,
+                                 tenure_resource *out);
+
+/**
+ * An arena over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one): memory of one size, taken
+ * at once, that many threads and streams share. `options` may be null: half of what is free on the
+ * current device.
+ */
+tenure_status tenure_arena_create(tenure_resource upstream,
+                                  const struct tenure_arena_options *options,
+                                  tenure_resource *out);
+
 /* ---- finding the library at run time --------------------------------------------------------- */
 
 /**
@@ -1618,6 +1760,9 @@ TENURE_STATIC_ASSERT(sizeof(tenure_owner) == 16, tenure_owner_has_the_size_of_th
 TENURE_STATIC_ASSERT(sizeof(tenure_info) == 80, tenure_info_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_statistics) == 56, tenure_statistics_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 48, tenure_pool_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_fixed_size_options) == 32, tenure_fixed_size_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_binning_options) == 24, tenure_binning_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_arena_options) == 24, tenure_arena_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_async_options) == 40, tenure_async_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(struct tenure_buffer_view) == 72, tenure_buffer_view_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_detached) == 64, tenure_detached_has_the_size_of_the_library);

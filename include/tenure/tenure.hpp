@@ -23,6 +23,7 @@
  * | stream.hpp    | cuda_stream_view, cuda_stream                                                      |
  * | resource.hpp  | mr::resource, owner_of                                                             |
  * | resources.hpp | the concrete resources and adaptors                                                |
+ * | bins.hpp      | fixed-size, binning and arena resources                                            |
  * | callback.hpp  | resources of your own code, resource_cast                                          |
  * | current.hpp   | the table of current resources, scopes, listeners                                  |
  * | buffer.hpp    | device_buffer                                                                      |
@@ -35,6 +36,7 @@
 
 #pragma once
 
+#include <tenure/bins.hpp>
 #include <tenure/buffer.hpp>
 #include <tenure/callback.hpp>
 #include <tenure/current.hpp>

@@ -115,6 +115,26 @@ cdef extern from "tenure/tenure.h" nogil:
         uint32_t assume_no_capture
         uint32_t plain_chunks
 
+    ctypedef struct tenure_fixed_size_options:
+        size_t size
+        uint64_t block_size
+        uint64_t blocks_to_preallocate
+        int32_t device
+        uint32_t unused
+
+    ctypedef struct tenure_binning_options:
+        size_t size
+        uint32_t has_exponents
+        int32_t min_size_exponent
+        int32_t max_size_exponent
+        int32_t device
+
+    ctypedef struct tenure_arena_options:
+        size_t size
+        uint64_t arena_size
+        int32_t device
+        uint32_t dump_log_on_failure
+
     ctypedef struct tenure_request:
         size_t size
         size_t bytes
@@ -306,6 +326,16 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*sim_active)(uint32_t *out) noexcept nogil
         tenure_status (*sim_set_memory)(int32_t device, uint64_t memory_bytes) noexcept nogil
         tenure_status (*device_used)(int32_t device, uint64_t *out) noexcept nogil
+        tenure_status (*fixed_size_create)(
+            tenure_resource upstream, const tenure_fixed_size_options *options, tenure_resource *out) noexcept nogil
+        tenure_status (*binning_create)(
+            tenure_resource upstream, const tenure_binning_options *options, tenure_resource *out) noexcept nogil
+        tenure_status (*binning_add_bin)(
+            tenure_resource binning, uint64_t allocation_size, tenure_resource bin_resource) noexcept nogil
+        tenure_status (*binning_bin)(
+            tenure_resource binning, uint32_t index, uint64_t *allocation_size, tenure_resource *out) noexcept nogil
+        tenure_status (*arena_create)(
+            tenure_resource upstream, const tenure_arena_options *options, tenure_resource *out) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

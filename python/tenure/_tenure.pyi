@@ -43,6 +43,12 @@ from . import (
     synchronize as synchronize,
 )
 from .mr import (
+    ArenaMemoryResource as ArenaMemoryResource,
+)
+from .mr import (
+    BinningMemoryResource as BinningMemoryResource,
+)
+from .mr import (
     CallbackMemoryResource as CallbackMemoryResource,
 )
 from .mr import (
@@ -56,6 +62,9 @@ from .mr import (
 )
 from .mr import (
     DeviceMemoryResource as DeviceMemoryResource,
+)
+from .mr import (
+    FixedSizeMemoryResource as FixedSizeMemoryResource,
 )
 from .mr import (
     LimitingResourceAdaptor as LimitingResourceAdaptor,

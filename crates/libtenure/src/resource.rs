@@ -58,6 +58,7 @@ fn pool_options(given: tenure_pool_options) -> PoolOptions {
         assume_no_capture: given.assume_no_capture != 0,
         plain_chunks: given.plain_chunks != 0,
         prefer: if given.prefer_footprint != 0 { Prefer::Footprint } else { Prefer::Concurrency },
+        ..PoolOptions::default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
-use crate::{buffer::*, current::*, device::*, library::*, resource::*, sim::*};
+use crate::{bins::*, buffer::*, current::*, device::*, library::*, resource::*, sim::*};
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
 pub(crate) static TABLE: tenure_api = tenure_api {
@@ -104,4 +104,9 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     sim_active: tenure_sim_active,
     sim_set_memory: tenure_sim_set_memory,
     device_used: tenure_device_used,
+    fixed_size_create: tenure_fixed_size_create,
+    binning_create: tenure_binning_create,
+    binning_add_bin: tenure_binning_add_bin,
+    binning_bin: tenure_binning_bin,
+    arena_create: tenure_arena_create,
 };

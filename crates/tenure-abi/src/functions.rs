@@ -297,4 +297,23 @@ functions! {
     fn sim_set_memory(device: i32, memory_bytes: u64) -> tenure_status;
     /// Bytes live on the device: what is handed out by the driver.
     fn device_used(device: i32, out: *mut u64) -> tenure_status;
+
+    // ------------------------------------------------------------------ resources that sort requests by size, and the arena
+
+    /// Blocks of one size over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one). What is larger than a block is `TENURE_ERROR_INVALID_ARGUMENT`.
+    /// `options` may be null: 128 blocks of 1 MiB.
+    fn fixed_size_create(upstream: tenure_resource, options: *const tenure_fixed_size_options, out: *mut tenure_resource) -> tenure_status;
+    /// Sends each request to the smallest bin that is large enough, and what no bin takes to `upstream` (`TENURE_RESOURCE_CURRENT`: the current one).
+    /// `options` may be null: no bins at first.
+    fn binning_create(upstream: tenure_resource, options: *const tenure_binning_options, out: *mut tenure_resource) -> tenure_status;
+    /// Adds a bin for requests of up to `allocation_size` bytes (rounded up to a multiple of 256), at any time. `bin_resource` serves it and is held;
+    /// `TENURE_RESOURCE_NULL` makes a fixed-size resource with blocks of that size over the upstream, which takes nothing before its first use. A size
+    /// that has a bin keeps it: without a resource nothing is done then, with one it is an error.
+    fn binning_add_bin(binning: tenure_resource, allocation_size: u64, bin_resource: tenure_resource) -> tenure_status;
+    /// A bin, by its place in the order of sizes: the size up to which it serves in `allocation_size` (may be null) and a reference to its resource in
+    /// `out`. Beyond the last one: `TENURE_RESOURCE_NULL`, 0 and `TENURE_OK`.
+    fn binning_bin(binning: tenure_resource, index: u32, allocation_size: *mut u64, out: *mut tenure_resource) -> tenure_status;
+    /// An arena over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one): memory of one size, taken at once, that many threads and streams share.
+    /// `options` may be null: half of what is free on the current device.
+    fn arena_create(upstream: tenure_resource, options: *const tenure_arena_options, out: *mut tenure_resource) -> tenure_status;
 }

@@ -279,6 +279,52 @@ pub struct tenure_pool_options {
     pub plain_chunks: u32,
 }
 
+/// How a resource of blocks of one size is made. Zero the structure, set `size` and what you care about.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct tenure_fixed_size_options {
+    /// Bytes of this structure as the caller knows it.
+    pub size: usize,
+    /// Bytes of a block, rounded up to a multiple of 256. 0: 1 MiB.
+    pub block_size: u64,
+    /// Blocks taken at construction, at once or an error, and as many at a time later. 0: none at first, and one after the other.
+    pub blocks_to_preallocate: u64,
+    /// The device, or -1 for the current one.
+    pub device: i32,
+    /// For later: leave it 0.
+    pub unused: u32,
+}
+
+/// How a resource of bins is made. Zero the structure, set `size` and what you care about.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct tenure_binning_options {
+    /// Bytes of this structure as the caller knows it.
+    pub size: usize,
+    /// 1: a bin of 2^n bytes for each n from `min_size_exponent` to `max_size_exponent`, unless both are -1. 0: no bins at first.
+    pub has_exponents: u32,
+    /// The exponent of the smallest bin.
+    pub min_size_exponent: i32,
+    /// The exponent of the largest bin.
+    pub max_size_exponent: i32,
+    /// The device of the bins that are made here, or -1 for the current one.
+    pub device: i32,
+}
+
+/// How an arena is made. Zero the structure, set `size` and what you care about.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct tenure_arena_options {
+    /// Bytes of this structure as the caller knows it.
+    pub size: usize,
+    /// Bytes of the arena, taken at construction, at once or an error. 0: half of what is free on the device.
+    pub arena_size: u64,
+    /// The device, or -1 for the current one.
+    pub device: i32,
+    /// 1: each request that cannot be served leaves the state of the arena in `tenure_arena_memory_dump.log` in the working directory.
+    pub dump_log_on_failure: u32,
+}
+
 /// How a stream-ordered resource over a driver pool of its own is made.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

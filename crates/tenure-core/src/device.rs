@@ -14,7 +14,7 @@
 //! small plain block, which the driver makes wait for everything on it.
 
 use tenure_driver::process::{self, Unusable};
-use tenure_driver::{CaptureStatus, Device, Driver, LoadError, RawStream, RelaxedCapture};
+use tenure_driver::{CaptureStatus, Current, Device, Driver, LoadError, RawStream, RelaxedCapture};
 
 use crate::error::{Error, OutOfMemory, Result};
 use crate::resource::{Info, MemoryResource, Request};
@@ -100,6 +100,18 @@ pub fn on<R>(device: i32, f: impl FnOnce() -> Result<R>) -> Result<R> {
     let _current = device.enter()?;
     let _relaxed = RelaxedCapture::enter(driver)?;
     f()
+}
+
+/// Makes `device` current, until the guard goes, for a call of a resource that has no device of its own and would take memory
+/// of the one that is current. A resource with one needs nothing.
+///
+/// # Errors
+/// What the driver says.
+pub(crate) fn current_for(resource: &dyn MemoryResource, device: i32) -> Result<Option<Current>> {
+    match resource.device() {
+        Some(own) if own >= 0 => Ok(None),
+        _ => Ok(Some(driver()?.device(device)?.enter()?)),
+    }
 }
 
 /// [`on`] for a request that names `stream`, which belongs to `device` and must not be capturing: each question is asked

@@ -18,6 +18,8 @@
 pub use tenure_driver::sync;
 
 pub mod adaptor;
+pub mod arena;
+pub mod bins;
 pub mod buffer;
 pub mod count;
 pub mod current;

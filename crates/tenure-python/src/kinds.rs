@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tenure_abi::*;
 
+use crate::bins::{self, ArenaMemoryResource, BinningMemoryResource, FixedSizeMemoryResource};
 use crate::callback::{self, CallbackMemoryResource};
 use crate::errors::{call, check};
 use crate::figures::Statistics;
@@ -42,6 +43,9 @@ pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<B
         "cuda_async" => Bound::new(py, base().add_subclass(CudaAsyncMemoryResource))?.into_any(),
         "cuda_async_view" => Bound::new(py, base().add_subclass(CudaAsyncViewMemoryResource))?.into_any(),
         "pool" => Bound::new(py, adaptor().add_subclass(PoolMemoryResource))?.into_any(),
+        "fixed_size" => Bound::new(py, adaptor().add_subclass(FixedSizeMemoryResource))?.into_any(),
+        "binning" => Bound::new(py, adaptor().add_subclass(BinningMemoryResource))?.into_any(),
+        "arena" => Bound::new(py, adaptor().add_subclass(ArenaMemoryResource))?.into_any(),
         "limiting" => Bound::new(py, adaptor().add_subclass(LimitingResourceAdaptor))?.into_any(),
         "statistics" => Bound::new(py, adaptor().add_subclass(StatisticsResourceAdaptor))?.into_any(),
         _ if callback::is_ours(handle) => {
@@ -201,7 +205,7 @@ impl UpstreamResourceAdaptor {
     }
 }
 
-fn adaptor<T>(class: T) -> PyClassInitializer<T>
+pub(crate) fn adaptor<T>(class: T) -> PyClassInitializer<T>
 where
     T: pyo3::PyClass<BaseType = UpstreamResourceAdaptor>,
 {
@@ -350,6 +354,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<CudaAsyncMemoryResource>()?;
     module.add_class::<CudaAsyncViewMemoryResource>()?;
     module.add_class::<PoolMemoryResource>()?;
+    bins::register(module)?;
     module.add_class::<LimitingResourceAdaptor>()?;
     module.add_class::<StatisticsResourceAdaptor>()?;
     module.add_class::<CallbackMemoryResource>()

@@ -17,6 +17,7 @@
 
 #![deny(missing_docs)]
 
+mod bins;
 mod border;
 mod buffer;
 mod buffer_copy;

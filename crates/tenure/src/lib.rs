@@ -55,6 +55,7 @@
 
 pub use tenure_abi as abi;
 
+mod bins;
 mod buffer;
 mod bytes;
 mod callbacks;
@@ -74,6 +75,7 @@ pub mod sim;
 mod stream;
 mod typed;
 
+pub use bins::{Arena, ArenaBuilder, Binning, BinningBuilder, FixedSize, FixedSizeBuilder};
 pub use buffer::{Detached, DeviceBuffer};
 pub use bytes::Bytes;
 pub use callbacks::{Callbacks, Request};

@@ -1,7 +1,8 @@
 //! The resources that tenure brings along.
 //!
 //! The plain ones ([`cuda`], [`managed`], [`pinned`], [`system`]) exist once per process and are equal to each other. The
-//! others have state and belong to one device: [`Pool`], [`AsyncPool`], and the adaptors [`Limiting`] and [`Statistics`].
+//! others have state and belong to one device: [`Pool`], [`AsyncPool`], and the adaptors [`Limiting`] and [`Statistics`];
+//! those that sort requests by size are in `bins`.
 //! Each of them is a [`Resource`] (by `Deref`) with a few accessors of its own, and any resource can be asked whether it is
 //! one (`Pool::try_from(resource)`), whichever language made it.
 //!
@@ -52,7 +53,8 @@ pub fn system() -> Result<Resource> {
     Resource::made(|api, out| unsafe { (api.system_resource)(out) })
 }
 
-/// Declares a resource of one kind: a newtype that derefs to [`Resource`] and that can be asked for.
+/// Declares a resource of one kind: a newtype that derefs to [`Resource`] and that can be asked for. Where it is used, its
+/// words are in scope: `Deref`, and the crate's `Error`, `Resource` and `Result`.
 macro_rules! kind {
     ($(#[$doc:meta])* $name:ident, $($kind:literal)|+) => {
         $(#[$doc])*
@@ -95,6 +97,8 @@ macro_rules! kind {
         }
     };
 }
+
+pub(crate) use kind;
 
 kind! {
     /// A pool: takes memory in large pieces and hands it out without asking the driver.

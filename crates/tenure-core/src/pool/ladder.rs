@@ -469,8 +469,19 @@ impl Pool {
         self.grow_with(&turn, request, asker)
     }
 
-    /// Takes what is missing. The caller has the turn.
-    fn grow_with(&self, _turn: &Turn<'_>, request: &Request, asker: Option<&Asker>) -> Result<Step> {
+    /// Takes what is missing, and more where a growth is to take more. The caller has the turn.
+    fn grow_with(&self, turn: &Turn<'_>, request: &Request, asker: Option<&Asker>) -> Result<Step> {
+        if self.options.growth_bytes > request.bytes as u64 {
+            let step = self.grow_by(turn, request, asker, self.options.growth_bytes)?;
+            if !matches!(step, Step::Nothing) {
+                return Ok(step);
+            }
+        }
+        self.grow_by(turn, request, asker, 0)
+    }
+
+    /// Takes what is missing, `least` bytes at least. The caller has the turn.
+    fn grow_by(&self, _turn: &Turn<'_>, request: &Request, asker: Option<&Asker>, least: u64) -> Result<Step> {
         let (zone, plan) = {
             let mut state = self.lock();
             let (tags, stamp) = Self::stamp(&mut state, asker);
@@ -483,7 +494,7 @@ impl Pool {
                 // A chunk is for everything; small sizes borrow from it.
                 Pages::Chunks(_) => LARGE,
             };
-            match self.plan(&state, request, zone, &tags, false) {
+            match self.plan(&state, request, zone, &tags, false, least) {
                 Some(plan) => (zone, plan),
                 None => return Ok(Step::Nothing),
             }
@@ -510,17 +521,17 @@ impl Pool {
         Ok(offset.map_or(Step::Again, |offset| Step::Served(self.pages.ptr_of(offset))))
     }
 
-    /// What a growth would take; with `beyond`, as if everything that is idle had gone back first.
-    fn plan(&self, state: &State, request: &Request, zone: u8, tags: &[u32], beyond: bool) -> Option<Plan> {
+    /// What a growth would take, `least` bytes at least; with `beyond`, as if everything that is idle had gone back first.
+    fn plan(&self, state: &State, request: &Request, zone: u8, tags: &[u32], beyond: bool, least: u64) -> Option<Plan> {
         let (bytes, align) = (request.bytes as u64, request.align as u64);
-        let need = Place::need(bytes, align);
+        let need = Place::need(bytes, align).max(least.next_multiple_of(UNIT));
         let left = self.limit().saturating_sub(state.place.mapped_bytes()) / UNIT * UNIT;
         let left = if beyond { self.limit() } else { left };
         match &self.pages {
             Pages::Virtual(v) => v.plan(&state.place, zone, tags, need, align, left),
             Pages::Chunks(_) => {
                 let need = need + align - UNIT;
-                let bytes = need.next_multiple_of(PAGE).min(left);
+                let bytes = if least == 0 { need.next_multiple_of(PAGE) } else { need }.min(left);
                 (bytes >= need).then_some(Plan { offset: 0, bytes, usable: bytes, extends: 0, tag: PROVEN })
             }
         }
@@ -547,7 +558,7 @@ impl Pool {
                 Pages::Virtual(_) => zone_of(request.bytes as u64),
                 Pages::Chunks(_) => LARGE,
             };
-            let Some(plan) = self.plan(state, request, zone, &tags, true) else { return Vec::new() };
+            let Some(plan) = self.plan(state, request, zone, &tags, true, 0) else { return Vec::new() };
             let left = self.limit().saturating_sub(state.place.mapped_bytes());
             // Without a limit it was the device that had no more: all of the growth must be made room for.
             let short = if plan.usable > left { plan.usable - left } else { plan.bytes };

@@ -253,7 +253,7 @@ impl Pool {
         let pages = if own_ranges {
             Pages::Virtual(VirtualRange::new(driver.device(device)?, properties.total_memory as u64)?)
         } else {
-            Pages::Chunks(Chunks::new(CHUNK_SPAN))
+            Pages::Chunks(Chunks::new(CHUNK_SPAN, device))
         };
         let (span, small_base, all) = match &pages {
             Pages::Virtual(v) => (v.span(), v.small_base(), properties.total_memory as u64),

@@ -52,6 +52,8 @@ pub struct PoolOptions {
     pub assume_no_capture: bool,
     /// Take chunks through the upstream even where the pool could map ranges of its own.
     pub plain_chunks: bool,
+    /// What a growth takes at least, where that is to be had; less only when it is not. 0: what is missing.
+    pub growth_bytes: u64,
 }
 
 impl PoolOptions {
@@ -96,6 +98,12 @@ impl PoolOptions {
         Self { plain_chunks, ..self }
     }
 
+    /// Sets `growth_bytes`.
+    #[must_use]
+    pub fn growth_bytes(self, growth_bytes: u64) -> Self {
+        Self { growth_bytes, ..self }
+    }
+
     /// Checks each setting and how they go together.
     ///
     /// # Errors
@@ -106,6 +114,7 @@ impl PoolOptions {
             ("initial_bytes", self.initial_bytes),
             ("maximum_bytes", maximum),
             ("release_threshold", self.release_threshold),
+            ("growth_bytes", self.growth_bytes),
         ] {
             if value > MAX_BYTES as u64 {
                 return Err(Error::invalid(format!(

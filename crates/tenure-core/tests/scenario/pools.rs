@@ -16,6 +16,7 @@ const CHUNKS: PoolOptions = PoolOptions {
     release_threshold: 0,
     assume_no_capture: false,
     plain_chunks: true,
+    growth_bytes: 0,
 };
 const RANGES: PoolOptions = PoolOptions { plain_chunks: false, ..CHUNKS };
 
