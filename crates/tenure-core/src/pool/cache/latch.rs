@@ -32,7 +32,8 @@ impl<T> Latch<T> {
     #[inline(always)]
     pub(in crate::pool) fn try_hold(&self) -> Option<Hold<'_, T>> {
         // Made only where it is ours: one that is dropped lets go.
-        (!self.shut.swap(true, Ordering::Acquire)).then(|| Hold { latch: self })
+        let open = self.shut.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        open.ok().map(|_| Hold { latch: self })
     }
 
     /// Holds it.
