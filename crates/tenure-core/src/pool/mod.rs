@@ -15,7 +15,8 @@
 //!
 //! **The ladder** when a stream's own and the proven memory do not suffice: return what small classes keep -> what has
 //! completed on other streams -> grow within the limit -> another stream's block behind an inserted wait -> memory of the
-//! other zone -> wait for the whole device -> exchange idle pages for pages where they are needed -> out of memory.
+//! other zone -> remap idle pages side by side -> wait for the whole device -> exchange idle pages for pages where they are
+//! needed -> sibling pools and other libraries give back -> out of memory (`ladder/`).
 //! `prefer = footprint` swaps growing and the inserted wait.
 //!
 //! **One stream only.** As long as one stream identity has been seen, every byte carries its tag and merges freely; what
@@ -27,6 +28,7 @@
 //! **Cost**: an allocation or a free is one uncontended lock, one hash (none for the legacy stream) and one constant
 //! search: about 60 ns a pair in the placer. 32 bytes a block, 16 a slot of a small class.
 
+mod give_back;
 mod ladder;
 mod options;
 mod order;
@@ -34,9 +36,12 @@ mod pages;
 pub mod place;
 mod report;
 mod serve;
+mod siblings;
+mod tend;
 mod turn;
 
 pub use options::{PoolOptions, Prefer};
+pub(crate) use siblings::trim as trim_pools;
 
 use order::{Key, Records, cur, sealed};
 use pages::{Chunks, PAGE, Pages, VirtualRange};
@@ -177,6 +182,8 @@ pub struct Pool {
     peak_reserved: AtomicU64,
     /// What of it the upstream has been told.
     shown: AtomicU64,
+    /// What is done for the pool now and then.
+    tend: tend::Tend,
 }
 
 impl Pool {
@@ -203,7 +210,7 @@ impl Pool {
         let own_ranges =
             upstream.body().kind() == "cuda" && properties.capabilities.virtual_memory && !options.plain_chunks;
         let pages = if own_ranges {
-            Pages::Virtual(VirtualRange::new(driver.device(device)?, properties.total_memory as u64)?)
+            Pages::Virtual(VirtualRange::new(driver.device(device)?, properties.total_memory as u64, options.chunk_bytes)?)
         } else {
             Pages::Chunks(Chunks::new(CHUNK_SPAN))
         };
@@ -232,6 +239,7 @@ impl Pool {
             proofs: AtomicU64::new(0),
             peak_reserved: AtomicU64::new(0),
             shown: AtomicU64::new(0),
+            tend: tend::Tend::default(),
         };
         pool.start()?;
         Ok(pool)
@@ -275,7 +283,7 @@ impl Pool {
         let plan = self
             .pages
             .grow(plan, self.options.maximum_bytes, &self.upstream)
-            .map_err(|e| if e.is_out_of_memory() { self.out_of_memory(bytes) } else { e })?;
+            .map_err(|e| if e.is_out_of_memory() { self.out_of_memory(bytes, Vec::new()) } else { e })?;
         self.lock().place.extend(plan.offset, plan.usable, PROVEN, LARGE);
         self.note_reserved();
         Ok(())
@@ -313,6 +321,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        tend::Tend::wake();
         if tenure_driver::process::unusable() {
             // No driver call any more: what the driver holds goes with the process.
             match &self.pages {

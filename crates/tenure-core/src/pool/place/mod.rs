@@ -32,12 +32,14 @@ mod ranges;
 mod runs;
 mod small;
 mod tags;
+mod vacate;
 
 use bins::Bins;
 use block::{Blocks, MAX_SMALL, MIN_LARGE, NIL, State};
 use granule::GranuleMap;
 use ranges::Range;
 use runs::{CLASSES, Run, Slot, class_of, class_units, slots_for};
+pub use vacate::Piece;
 
 /// Bytes in a unit: what everything is rounded to.
 pub const UNIT: u64 = 256;
