@@ -46,6 +46,14 @@ impl Pool {
         }
     }
 
+    /// Bytes of addresses whose pages are mapped elsewhere now, and that wait for their last use.
+    pub(super) fn past_bytes(&self) -> u64 {
+        match &self.pages {
+            Pages::Virtual(range) => range.past_bytes(),
+            Pages::Chunks(_) => 0,
+        }
+    }
+
     /// Keeps the peak of what is reserved, and shows in the plain device resource below what the pool took by itself.
     /// Called by whoever has the turn, after each change.
     pub(super) fn note_reserved(&self) {
