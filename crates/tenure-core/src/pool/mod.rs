@@ -133,7 +133,11 @@ impl State {
         }
         let record = self.records.add(key, raw, blocking, &self.place);
         match self.sole {
-            None if self.records.len() == 1 && self.place.live_count() == 0 => {
+            // A raw stream that comes after others will go as they did: what is proven must not be its alone.
+            None if self.records.len() == 1
+                && self.place.live_count() == 0
+                && !(matches!(key, Key::Raw(_)) && self.records.most() > 1) =>
+            {
                 self.sole = Some(record);
                 self.resettle();
             }

@@ -136,6 +136,11 @@ impl Records {
         self.entries.len() - self.spare.len()
     }
 
+    /// The most records that there were at once.
+    pub(super) fn most(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Adds a record for an identity that has none.
     pub(super) fn add(&mut self, key: Key, raw: RawStream, blocking: bool, place: &Place) -> u32 {
         if self.len() >= MANY {
