@@ -2,7 +2,7 @@
 
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
-use crate::{buffer::*, current::*, device::*, library::*, resource::*, sim::*};
+use crate::{buffer::*, current::*, device::*, library::*, low_memory::*, resource::*, sim::*};
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
 pub(crate) static TABLE: tenure_api = tenure_api {
@@ -104,4 +104,7 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     sim_active: tenure_sim_active,
     sim_set_memory: tenure_sim_set_memory,
     device_used: tenure_device_used,
+    low_memory_add: tenure_low_memory_add,
+    low_memory_remove: tenure_low_memory_remove,
+    low_memory: tenure_low_memory,
 };

@@ -296,4 +296,14 @@ functions! {
     fn sim_set_memory(device: i32, memory_bytes: u64) -> tenure_status;
     /// Bytes live on the device: what is handed out by the driver.
     fn device_used(device: i32, out: *mut u64) -> tenure_status;
+
+    // ------------------------------------------------------------------ memory of the whole process
+
+    /// Calls `hook` whenever a pool is about to fail, after everything that the library can do by itself.
+    fn low_memory_add(hook: tenure_low_memory_fn, owner: tenure_owner, out: *mut tenure_low_memory_hook) -> tenure_status;
+    /// Removes a hook; a call in flight on another thread may still end after this.
+    fn low_memory_remove(hook: tenure_low_memory_hook) -> tenure_status;
+    /// For other libraries that need memory: makes the pools on `device` (-1: the current one) give back idle memory until `bytes` bytes went, or all
+    /// that is idle with 0; writes how many did. May wait for the device. Release thresholds do not count.
+    fn low_memory(device: i32, bytes: u64, released: *mut u64) -> tenure_status;
 }
