@@ -103,7 +103,8 @@ fn siblings_give_back_before_a_pool_fails() {
     free(body(&b), other, 100 * MIB, LEGACY);
     // A limit of its own is nobody else's to lift.
     let small = shared_pool(PoolOptions { maximum_bytes: Some(4 * MIB), ..Default::default() });
-    let refused = oom(allocate(body(&small), 4 * MIB, LEGACY).and_then(|_| allocate(body(&small), MIB, LEGACY)).unwrap_err());
+    let refused =
+        oom(allocate(body(&small), 4 * MIB, LEGACY).and_then(|_| allocate(body(&small), MIB, LEGACY)).unwrap_err());
     assert_eq!(tried(&refused, "other pools"), "the pool's own limit is reached");
 }
 
@@ -244,7 +245,11 @@ fn the_memory_of_raw_streams_that_come_and_go_is_used_again() {
     assert_eq!((slow.info().device_proofs, slow.info().reserved_bytes), (0, 16 * MIB), "they may be alive");
     std::thread::sleep(Duration::from_millis(1100));
     one(8);
-    assert_eq!((slow.info().device_proofs, slow.info().reserved_bytes), (1, 16 * MIB), "they are not waited for longer");
+    assert_eq!(
+        (slow.info().device_proofs, slow.info().reserved_bytes),
+        (1, 16 * MIB),
+        "they are not waited for longer"
+    );
 }
 
 #[test]

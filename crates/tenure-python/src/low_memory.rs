@@ -28,7 +28,9 @@ unsafe extern "C" fn ask(context: *mut c_void, device: i32, bytes: u64, released
                 return Ok(0);
             }
             answer.extract::<u64>().map_err(|_| {
-                PyTypeError::new_err("a low-memory callback returns how many bytes it freed (an int that is not negative) or None")
+                PyTypeError::new_err(
+                    "a low-memory callback returns how many bytes it freed (an int that is not negative) or None",
+                )
             })
         });
         match freed {

@@ -214,7 +214,11 @@ impl Pool {
         let own_ranges =
             upstream.body().kind() == "cuda" && properties.capabilities.virtual_memory && !options.plain_chunks;
         let pages = if own_ranges {
-            Pages::Virtual(VirtualRange::new(driver.device(device)?, properties.total_memory as u64, options.chunk_bytes)?)
+            Pages::Virtual(VirtualRange::new(
+                driver.device(device)?,
+                properties.total_memory as u64,
+                options.chunk_bytes,
+            )?)
         } else {
             Pages::Chunks(Chunks::new(CHUNK_SPAN))
         };

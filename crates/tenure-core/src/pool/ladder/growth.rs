@@ -99,7 +99,14 @@ impl Pool {
     }
 
     /// What a growth would take; with `beyond`, as if everything that is idle had gone back first.
-    pub(in crate::pool) fn plan(&self, state: &State, request: &Request, zone: u8, tags: &[u32], beyond: bool) -> Option<Plan> {
+    pub(in crate::pool) fn plan(
+        &self,
+        state: &State,
+        request: &Request,
+        zone: u8,
+        tags: &[u32],
+        beyond: bool,
+    ) -> Option<Plan> {
         let (bytes, align) = (request.bytes as u64, request.align as u64);
         let need = Place::need(bytes, align);
         let left = self.limit().saturating_sub(state.place.mapped_bytes()) / UNIT * UNIT;

@@ -71,12 +71,10 @@ enum Rung {
 use Rung::{Aged, Anywhere, AtHand, Exchange, Grow, Harvest, Hooks, Proof, Remap, Siblings, Wait};
 
 /// Streams stay independent of each other as long as there is memory.
-const CONCURRENCY: [Rung; 11] =
-    [AtHand, Harvest, Aged, Grow, Wait, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
+const CONCURRENCY: [Rung; 11] = [AtHand, Harvest, Aged, Grow, Wait, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
 
 /// The pool stays small.
-const FOOTPRINT: [Rung; 11] =
-    [AtHand, Harvest, Wait, Aged, Grow, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
+const FOOTPRINT: [Rung; 11] = [AtHand, Harvest, Wait, Aged, Grow, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
 
 impl Rung {
     /// Its name in an out-of-memory error.

@@ -7,7 +7,8 @@
 //!   lock      the new range is free memory of the asking stream: the request is served out of it
 //! ```
 //!
-//! First with what the asking stream may have anyway, then with memory of other streams. A failure at any point puts the
+//! First with what the asking stream may have anyway, then with memory of other streams; then both again with new pages for
+//! what is missing, where the limit leaves room for those. A failure at any point puts the
 //! pieces back where they were. The old addresses are unmapped when the event is complete (`pages/alias.rs`).
 
 use tenure_driver::{Event, RawStream};
@@ -55,31 +56,44 @@ impl Pool {
             return Ok(Step::Again);
         }
         range.recycle();
-        for others in [false, true] {
-            let step = self.remap_with(&turn, range, climb, others)?;
-            if !matches!(step, Step::Nothing(_)) {
-                return Ok(step);
+        for fresh in [false, true] {
+            for others in [false, true] {
+                let step = self.remap_with(&turn, range, climb, others, fresh)?;
+                if !matches!(step, Step::Nothing(_)) {
+                    return Ok(step);
+                }
             }
         }
         Ok(Step::Nothing("too few whole pages are idle"))
     }
 
-    fn remap_with(&self, _turn: &Turn<'_>, range: &VirtualRange, climb: &Climb<'_>, others: bool) -> Result<Step> {
-        let Some(taken) = self.take_idle(range, climb, others) else { return Ok(Step::Nothing("")) };
-        let mapped = self.order_and_map(range, climb, &taken);
+    fn remap_with(
+        &self,
+        _turn: &Turn<'_>,
+        range: &VirtualRange,
+        climb: &Climb<'_>,
+        others: bool,
+        fresh: bool,
+    ) -> Result<Step> {
+        let Some(taken) = self.take_idle(range, climb, others, fresh) else { return Ok(Step::Nothing("")) };
+        let mut grown = 0;
+        let mapped = self.order_and_map(range, climb, &taken, &mut grown);
         let mut state = self.lock();
         let offset = match &mapped {
             Ok(true) => {
                 let (tags, stamp) = Self::stamp(&mut state, climb.asker());
                 let tag = if taken.proven && state.sole.is_none() { PROVEN } else { stamp };
                 let start = taken.plan.offset - taken.plan.extends;
-                let bytes = taken.plan.extends + taken.choice.usable;
+                let bytes = taken.plan.extends + taken.choice.usable + grown;
                 state.place.extend(start, bytes, tag, taken.zone);
                 state.place.touch(start, bytes, taken.zone);
                 state.take_drained(climb.request, &tags, stamp)
             }
             _ => {
                 Self::put_back(&mut state, &taken);
+                // New pages that came before the failure stay: they are free memory like any other.
+                state.place.extend(taken.plan.offset + taken.choice.usable, grown, PROVEN, taken.zone);
+                state.resettle();
                 None
             }
         };
@@ -98,7 +112,7 @@ impl Pool {
     }
 
     /// Chooses idle pages and takes them out of the placer, with memory of other streams or without.
-    fn take_idle(&self, range: &VirtualRange, climb: &Climb<'_>, others: bool) -> Option<Taken> {
+    fn take_idle(&self, range: &VirtualRange, climb: &Climb<'_>, others: bool, fresh: bool) -> Option<Taken> {
         let request = climb.request;
         let live = climb.who.stream.is_live();
         let mut state = self.lock();
@@ -126,9 +140,11 @@ impl Pool {
         let free = place.stretches(|tag| allowed.contains(&tag));
         let zone = zone_of(request.bytes as u64);
         let (need, align) = (Place::need(request.bytes as u64, request.align as u64), request.align as u64);
+        let left = if fresh { self.limit().saturating_sub(place.mapped_bytes()) } else { 0 };
         let plans = range.plans(place, zone, &tags, need, align, u64::MAX);
-        let (plan, choice) =
-            plans.into_iter().find_map(|plan| Some((plan, range.choose(&free, &plan, plan.missing(need, align))?)))?;
+        let (plan, choice) = plans
+            .into_iter()
+            .find_map(|plan| Some((plan, range.choose(&free, &plan, plan.missing(need, align), left)?)))?;
         let mut pieces = place.vacate(plan.offset - plan.extends, plan.extends);
         for (offset, usable) in range.usable_of(&choice.offsets) {
             pieces.extend(place.vacate(offset, usable));
@@ -150,9 +166,21 @@ impl Pool {
     }
 
     /// Orders the asking stream after every other one that freed in the pages, and maps them. False when a stream is
-    /// capturing and nothing was done.
-    fn order_and_map(&self, range: &VirtualRange, climb: &Climb<'_>, taken: &Taken) -> Result<bool> {
+    /// capturing, or there are no new pages to be had, and nothing was done but for the new pages in `grown`.
+    fn order_and_map(&self, range: &VirtualRange, climb: &Climb<'_>, taken: &Taken, grown: &mut u64) -> Result<bool> {
         let raw = climb.who.stream.raw;
+        if taken.choice.fresh > 0 {
+            let (offset, bytes) = (taken.plan.offset + taken.choice.usable, taken.choice.fresh);
+            let fresh = Plan { offset, bytes, usable: bytes, extends: 0, tag: PROVEN };
+            match self.pages.grow(fresh, self.options.maximum_bytes, &self.upstream) {
+                Ok(_) => {
+                    *grown = bytes;
+                    self.note_reserved();
+                }
+                Err(e) if e.is_out_of_memory() => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
         for source in taken.sources.iter().filter(|source| source.wait) {
             let event = match &source.sealed {
                 Some(event) if !source.fresh => event.clone(),

@@ -2,7 +2,7 @@
 
 use tenure_driver::Event;
 
-use crate::pool::order::{Key, Who, sealed, cur};
+use crate::pool::order::{Key, Who, cur, sealed};
 use crate::pool::place::{PROVEN, UNPROVEN};
 use crate::pool::{Pool, State};
 use crate::sync::Arc;

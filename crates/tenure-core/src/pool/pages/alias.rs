@@ -30,6 +30,8 @@ pub(in crate::pool) struct Choice {
     pub(in crate::pool) offsets: Vec<u64>,
     /// Usable bytes of all of them.
     pub(in crate::pool) usable: u64,
+    /// Bytes of new pages that are missing behind them.
+    pub(in crate::pool) fresh: u64,
 }
 
 impl VirtualRange {
@@ -72,8 +74,8 @@ impl VirtualRange {
     }
 
     /// Chooses handles for `missing` bytes at the place of `plan`: whole ones that lie in `free` stretches, out of the
-    /// largest stretches first. `None` where they do not suffice.
-    pub(in crate::pool) fn choose(&self, free: &[(u64, u64)], plan: &Plan, missing: u64) -> Option<Choice> {
+    /// largest stretches first. Where they do not suffice, up to `left` bytes of new pages; `None` where those do not either.
+    pub(in crate::pool) fn choose(&self, free: &[(u64, u64)], plan: &Plan, missing: u64, left: u64) -> Option<Choice> {
         let kept = plan.offset - plan.extends..plan.offset;
         let room = self.room(plan.offset);
         let mapped = self.mapped.lock();
@@ -88,7 +90,7 @@ impl VirtualRange {
             }
         }
         idle.sort_by(|a, b| (b.0, b.1, a.3).cmp(&(a.0, a.1, b.3)));
-        let mut choice = Choice { offsets: Vec::new(), usable: 0 };
+        let mut choice = Choice { offsets: Vec::new(), usable: 0, fresh: 0 };
         let mut rest = Vec::new();
         for (_, bytes, usable, offset) in idle {
             let open = missing.saturating_sub(choice.usable).next_multiple_of(PAGE);
@@ -103,10 +105,17 @@ impl VirtualRange {
         if choice.usable < missing {
             // One more that is larger than what is missing, or not usable to its end: it comes last.
             let enough = rest.into_iter().filter(|(_, usable, _)| choice.usable + usable >= missing);
-            let (bytes, usable, offset) = enough.min()?;
-            choice.offsets.push(offset);
-            choice.usable += usable;
-            total += bytes;
+            if let Some((bytes, usable, offset)) = enough.min() {
+                choice.offsets.push(offset);
+                choice.usable += usable;
+                total += bytes;
+            } else {
+                choice.fresh = (missing - choice.usable).next_multiple_of(PAGE);
+                total += choice.fresh;
+                if choice.fresh > left || choice.offsets.is_empty() {
+                    return None;
+                }
+            }
         }
         (total <= room && mapped.len() + choice.offsets.len() <= MAPPINGS).then_some(choice)
     }

@@ -344,7 +344,8 @@ impl Drop for VirtualRange {
                     Err(e) => e.is_sticky() || e.is_context_gone(),
                 }
         });
-        let wanted: BTreeSet<u64> = past.into_iter().chain(self.pieces().into_iter().map(|(offset, _)| offset)).collect();
+        let wanted: BTreeSet<u64> =
+            past.into_iter().chain(self.pieces().into_iter().map(|(offset, _)| offset)).collect();
         let (_, mut error) = self.unmap(&wanted);
         if error.is_some() {
             error = self.unmap(&wanted).1;
