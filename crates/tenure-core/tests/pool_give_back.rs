@@ -65,6 +65,19 @@ fn trim_keeps_the_larger_of_what_is_asked_and_the_threshold() {
 }
 
 #[test]
+fn nothing_decays_before_its_time() {
+    let _machine = machine();
+    let span = Duration::from_millis(400);
+    let pool = shared_pool(PoolOptions { decay_ms: span.as_millis() as u64, ..Default::default() });
+    let ptr = allocate(body(&pool), 32 * MIB, LEGACY).unwrap();
+    std::thread::sleep(span);
+    let freed = Instant::now();
+    free(body(&pool), ptr, 32 * MIB, LEGACY);
+    until("what is idle goes by itself", || body(&pool).info().reserved_bytes == 0);
+    assert!(freed.elapsed() >= span, "{:?}", freed.elapsed());
+}
+
+#[test]
 fn idle_pages_decay() {
     let _machine = machine();
     let before = driver_free();

@@ -1,7 +1,8 @@
 //! Remapping: a request that fits by bytes fits, nobody waits for the device, and no address goes before its last use.
 //!
 //! Unmapping an address that queued work still uses is an illegal address on the simulated device (a fault that every later
-//! call meets), and a write that overtakes a read raises `sim::mismatches`.
+//! call meets), a write that overtakes a read raises `sim::mismatches`, and two accesses that nothing orders `sim::races`,
+//! whether or not they met.
 
 #![allow(missing_docs)]
 
@@ -20,8 +21,15 @@ use tenure_driver::{RawStream, sim};
 const LEGACY: StreamRef<'static> = StreamRef::DEFAULT;
 const DELAY: Duration = Duration::from_millis(60);
 
+/// Makes device 0 current, and has every access checked against what the program has ordered.
 fn current() -> tenure_driver::Current {
+    sim::check_order(true);
     tenure_core::device::driver().unwrap().device(0).unwrap().enter().unwrap()
+}
+
+/// What must not rise: wrong bytes that were read, accesses that nothing orders, and broken rules of the driver.
+fn wrong() -> (u64, u64, u64) {
+    (sim::mismatches(), sim::races(), sim::violations())
 }
 
 /// Fills the block with `byte` and reads it much later, all on `stream`.
@@ -59,7 +67,7 @@ fn two_holes(pool: &Pool, user: StreamRef<'_>, keeper: StreamRef<'_>) -> [u64; 2
 fn two_holes_of_one_stream_become_one_block_at_once() {
     let _machine = machine();
     let _current = current();
-    let before = (sim::mismatches(), sim::races(), driver_free());
+    let before = (wrong(), driver_free());
     let stream = StreamObject::create(0, true).unwrap();
     let me = object(&stream);
     for what in [me, LEGACY, StreamRef::raw(stream.raw())] {
@@ -88,14 +96,14 @@ fn two_holes_of_one_stream_become_one_block_at_once() {
     }
     drop(stream);
     tenure_core::device::prove(0).unwrap();
-    assert_eq!((sim::mismatches(), sim::races(), driver_free()), before);
+    assert_eq!((wrong(), driver_free()), before);
 }
 
 #[test]
 fn new_pages_fill_up_what_is_missing() {
     let _machine = machine();
     let _current = current();
-    let before = (sim::mismatches(), driver_free());
+    let before = (wrong(), driver_free());
     let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
     for asker in [&a, &b] {
         // 16 MiB are mapped, half of them idle; the limit leaves 4 more.
@@ -114,14 +122,14 @@ fn new_pages_fill_up_what_is_missing() {
         assert_eq!(pool.trim(0).unwrap() as u64, 20 * MIB);
     }
     tenure_core::device::prove(0).unwrap();
-    assert_eq!((sim::mismatches(), driver_free()), before);
+    assert_eq!((wrong(), driver_free()), before);
 }
 
 #[test]
 fn pages_of_other_streams_come_behind_a_wait() {
     let _machine = machine();
     let _current = current();
-    let before = sim::mismatches();
+    let before = wrong();
     for non_blocking in [true, false] {
         for prefer in [Prefer::Concurrency, Prefer::Footprint] {
             let a = StreamObject::create(0, non_blocking).unwrap();
@@ -136,7 +144,7 @@ fn pages_of_other_streams_come_behind_a_wait() {
             assert_eq!(past(&pool), 8 * MIB);
             tenure_core::device::prove(0).unwrap();
             pool.check().unwrap();
-            assert_eq!(sim::mismatches(), before, "the write came after the reads");
+            assert_eq!(wrong(), before, "the write came after the reads");
         }
     }
 }
@@ -145,7 +153,7 @@ fn pages_of_other_streams_come_behind_a_wait() {
 fn a_pool_that_ends_waits_for_old_addresses() {
     let _machine = machine();
     let _current = current();
-    let before = (sim::mismatches(), driver_free());
+    let before = (wrong(), driver_free());
     let stream = StreamObject::create(0, true).unwrap();
     let pool = full(16);
     let kept = two_holes(&pool, object(&stream), object(&stream));
@@ -156,25 +164,68 @@ fn a_pool_that_ends_waits_for_old_addresses() {
     assert_eq!(past(&pool), 8 * MIB);
     drop(pool);
     tenure_core::device::wait_stream_on(object(&stream), 0).expect("no address went before its last use");
-    assert_eq!((sim::mismatches(), driver_free()), before);
+    assert_eq!((wrong(), driver_free()), before);
 }
 
 #[test]
 fn what_was_remapped_counts_as_used() {
     let _machine = machine();
     let _current = current();
-    let before = sim::mismatches();
+    let before = wrong();
     let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
     let pool = full(16);
     two_holes(&pool, object(&a), object(&a));
     // One stream only so far; what is left of the new range was never handed out *there*.
     let ptr = allocate(&pool, 5 * MIB, object(&a)).unwrap();
-    let other = allocate(&pool, 2 * MIB, object(&b)).expect("behind a wait");
-    overwrite(b.raw(), other, 2 * MIB);
+    let other = allocate(&pool, MIB, object(&b)).expect("behind a wait");
+    overwrite(b.raw(), other, MIB);
     tenure_core::device::prove(0).unwrap();
-    assert_eq!(sim::mismatches(), before, "the second stream got pages that the first still read");
+    assert_eq!(wrong(), before, "the second stream got pages that the first still read");
     free(&pool, ptr, 5 * MIB, object(&a));
-    free(&pool, other, 2 * MIB, object(&b));
+    free(&pool, other, MIB, object(&b));
+}
+
+#[test]
+fn a_trim_that_waits_for_nothing_leaves_old_addresses_alone() {
+    let _machine = machine();
+    let _current = current();
+    let before = wrong();
+    let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+    let pool = pool(PoolOptions { maximum_bytes: Some(24 * MIB), ..Default::default() });
+    two_holes(&pool, object(&a), object(&a));
+    let idle = allocate(&pool, 4 * MIB, object(&b)).unwrap();
+    allocate(&pool, 4 * MIB, object(&b)).unwrap();
+    free(&pool, idle, 4 * MIB, object(&b));
+    let ptr = allocate(&pool, 8 * MIB, object(&a)).expect("it fits by bytes");
+    assert_eq!((past(&pool), pool.info().unproven_bytes), (8 * MIB, 0));
+    assert_eq!(pool.trim(0).unwrap() as u64, 4 * MIB);
+    assert_eq!((past(&pool), pool.info().device_proofs), (8 * MIB, 0));
+    overwrite(a.raw(), ptr, 8 * MIB);
+    tenure_core::device::wait_stream_on(object(&a), 0).expect("no address went before its last use");
+    assert_eq!(wrong(), before);
+}
+
+#[test]
+fn an_older_event_of_a_stream_says_nothing_of_its_later_frees() {
+    let _machine = machine();
+    let _current = current();
+    let before = wrong();
+    let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+    let pool = full(16);
+    let ptrs: Vec<u64> =
+        (0..4).map(|i| allocate(&pool, 4 * MIB, object(if i % 2 == 0 { &a } else { &b })).unwrap()).collect();
+    use_late(a.raw(), ptrs[0], 4 * MIB, 0x10);
+    free(&pool, ptrs[0], 4 * MIB, object(&a));
+    // An event is recorded on `a`, and covers this first free.
+    let small = allocate(&pool, 100, object(&b)).expect("a page of what `a` has freed");
+    use_late(a.raw(), ptrs[2], 4 * MIB, 0x20);
+    free(&pool, ptrs[2], 4 * MIB, object(&a));
+    let ptr = allocate(&pool, 6 * MIB, object(&b)).expect("it fits by bytes");
+    assert_eq!(pool.info().device_proofs, 0);
+    overwrite(b.raw(), ptr, 6 * MIB);
+    tenure_core::device::prove(0).unwrap();
+    assert_eq!(wrong(), before, "the write came after both reads");
+    free(&pool, small, 100, object(&b));
 }
 
 #[test]
@@ -182,6 +233,7 @@ fn whatever_fits_by_bytes_fits() {
     let _machine = machine();
     let _current = current();
     const PAGE: u64 = 2 * MIB;
+    let before = wrong();
     let stream = StreamObject::create(0, true).unwrap();
     let me = object(&stream);
     let mut random = 12345u64;
@@ -226,6 +278,7 @@ fn whatever_fits_by_bytes_fits() {
         assert_eq!(pool.trim(0).unwrap() as u64, 64 * MIB);
         assert_eq!((pool.info().reserved_bytes, past(&pool)), (0, 0));
     }
+    assert_eq!(wrong(), before);
     tenure_core::device::wait_stream_on(object(&stream), 0).unwrap();
 }
 
