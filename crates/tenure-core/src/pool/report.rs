@@ -89,7 +89,7 @@ impl Pool {
             pending.push(Pending { stream: "streams that nobody can name".to_owned(), bytes: unnamed });
         }
         drop(state);
-        pending.sort_by(|a, b| b.bytes.cmp(&a.bytes));
+        pending.sort_by_key(|p| std::cmp::Reverse(p.bytes));
         pending.truncate(NAMED);
         pending
     }

@@ -49,7 +49,7 @@ impl Tend {
     /// A pool has grown by so many bytes: the next growth may be made ahead, and what is idle will have to be looked at.
     pub(super) fn grew(&self, options: &PoolOptions, bytes: u64) {
         if options.grow_ahead {
-            let next = bytes.max(options.chunk_bytes).max(PAGE).min(MOST);
+            let next = bytes.max(options.chunk_bytes).clamp(PAGE, MOST.max(options.chunk_bytes));
             self.ahead.fetch_max(next, Ordering::Relaxed);
         }
         if options.grow_ahead || options.decay_ms != 0 {
