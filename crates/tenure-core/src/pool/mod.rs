@@ -42,6 +42,7 @@ mod turn;
 
 pub use options::{PoolOptions, Prefer};
 pub(crate) use siblings::trim as trim_pools;
+pub use tend::end_background;
 
 use order::{Key, Records, cur, sealed};
 use pages::{Chunks, PAGE, Pages, VirtualRange};
@@ -250,6 +251,7 @@ impl Pool {
             tend: tend::Tend::default(),
         };
         pool.start()?;
+        tend::Tend::announce(&options);
         Ok(pool)
     }
 
