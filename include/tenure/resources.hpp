@@ -172,6 +172,8 @@ class pool_memory_resource : public resource {
 
   /** Bytes that the pool holds from its upstream. */
   [[nodiscard]] std::size_t pool_size() const { return static_cast<std::size_t>(property("pool_size")); }
+  /** Whether it maps address ranges of its own. If not, it takes chunks through its upstream. */
+  [[nodiscard]] bool own_ranges() const { return property("own_ranges") != 0; }
 
  private:
   static pool_options sizes(std::size_t initial, std::optional<std::size_t> maximum)

@@ -191,6 +191,10 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
         thread grows the pool after it had to grow, so that nobody waits for the next growth."""
     def pool_size(self) -> int:
         """Bytes that the pool holds from its upstream or the device."""
+    @property
+    def own_ranges(self) -> bool:
+        """Whether it maps address ranges of its own. If not (the device cannot, or the upstream is not the plain resource), it
+        takes chunks through its upstream."""
 
 class LimitingResourceAdaptor(UpstreamResourceAdaptor):
     """Refuses what would take more than ``allocation_limit`` bytes from its upstream at once."""

@@ -243,6 +243,7 @@ TEST(a_pool_that_is_about_to_fail_asks_the_process)
   options.decay             = std::chrono::seconds(60);
   mr::cuda_memory_resource cuda;
   mr::pool_memory_resource pool{cuda, options};
+  CHECK(pool.own_ranges());
   std::uint64_t value = 1;
   CHECK_EQ(tenure_resource_property(pool.handle(), "decay_ms", &value), TENURE_OK);
   CHECK_EQ(value, 60000U);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 
@@ -116,3 +118,25 @@ def test_settings(cuda):
         mr.PoolMemoryResource(cuda, chunk_size="3MiB")
     with pytest.raises((OverflowError, ValueError)):
         mr.PoolMemoryResource(cuda, decay_ms=-1)
+
+
+def test_a_device_without_virtual_memory_serves_from_chunks():
+    program = """
+import tenure
+assert not tenure.device_info()["virtual_memory"]
+pool = tenure.mr.PoolMemoryResource(tenure.mr.CudaMemoryResource(), maximum_pool_size="8MiB", chunk_size="2MiB")
+assert not pool.own_ranges
+buffers = [tenure.DeviceBuffer(size=1 << 20, mr=pool) for _ in range(8)]
+try:
+    tenure.DeviceBuffer(size=1, mr=pool)
+    raise SystemExit("beyond the limit")
+except tenure.OutOfMemoryError as error:
+    assert "remapping idle pages (chunks cannot be remapped)" in error.tried, error.tried
+del buffers
+assert tenure.low_memory() == 8 << 20
+print("good")
+"""
+    environment = {**os.environ, "TENURE_SIM_VIRTUAL_MEMORY": "0"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("good\n", "")
+    assert mr.PoolMemoryResource(mr.CudaMemoryResource()).own_ranges

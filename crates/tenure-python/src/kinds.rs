@@ -264,6 +264,11 @@ impl PoolMemoryResource {
     fn pool_size(slf: &Bound<'_, Self>) -> PyResult<u64> {
         DeviceMemoryResource::property(slf.as_super().as_super(), c"pool_size")
     }
+
+    #[getter]
+    fn own_ranges(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(DeviceMemoryResource::property(slf.as_super().as_super(), c"own_ranges")? != 0)
+    }
 }
 
 /// Refuses what would take more than a number of bytes from its upstream at once.

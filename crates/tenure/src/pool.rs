@@ -137,6 +137,15 @@ pub struct PoolBuilder {
 }
 
 impl Pool {
+    /// Whether it maps address ranges of its own. If not (the device cannot, or the upstream is not the plain resource), it
+    /// takes chunks through its upstream.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn own_ranges(&self) -> Result<bool> {
+        Ok(self.property("own_ranges")? != 0)
+    }
+
     /// A pool on `device`, over the plain device resource unless another upstream is given.
     pub fn builder(device: &Device) -> PoolBuilder {
         PoolBuilder {

@@ -43,7 +43,7 @@ pub(crate) fn trim(device: i32, want: u64, except: Option<&Pool>) -> u64 {
 
 impl Pool {
     /// Bytes that a growth for the request would take, if the limit leaves room for it.
-    fn wanted(&self, climb: &Climb<'_>) -> Option<u64> {
+    pub(super) fn wanted(&self, climb: &Climb<'_>) -> Option<u64> {
         let mut state = self.lock();
         let (tags, _) = Self::stamp(&mut state, climb.asker());
         let zone = self.growth_zone(climb.request);

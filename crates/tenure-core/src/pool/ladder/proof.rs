@@ -126,6 +126,9 @@ impl Pool {
     /// raw values that have not been named for a while, and frees whose stream is not known. Without this a program that
     /// makes and destroys raw streams would grow for ever.
     pub(super) fn prove_aged(&self, climb: &Climb<'_>) -> Result<Step> {
+        if self.wanted(climb).is_none() {
+            return Ok(Step::Nothing("the pool cannot grow"));
+        }
         let need = Place::need(climb.request.bytes as u64, climb.request.align as u64);
         let least = need.max(self.pages.reserved() / 4);
         let held = |state: &mut State| {
