@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
 #
-#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit handover replay bench peers (default: all)
+#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit handover replay bench peers sanitizer
+#                                  (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # TENURE_DEVICE=sim runs the same on the simulated device. PYTHON names the Python.
@@ -106,10 +107,14 @@ if wants bench; then
     part bench "bench.txt" $code $((SECONDS - start))
 fi
 
+# The peers' packages, where their wheels are here.
+if { wants peers || wants sanitizer; } && compgen -G "$here/peers/*.whl" >/dev/null; then
+    "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
+fi
+
 if wants peers; then
     start=$SECONDS code=0
     if compgen -G "$here/peers/*.whl" >/dev/null; then
-        "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
         PYTHONPATH=$site:$out/peers timeout "$limit" "$python" "$here/peers.py" >"$out/peers.txt" 2>"$out/logs/peers.log" </dev/null || code=$?
         part peers "peers.txt$([ $code = 0 ] || tail -n 1 "$out/logs/peers.log")" $code $((SECONDS - start))
     else
@@ -117,7 +122,19 @@ if wants peers; then
     fi
 fi
 
+if wants sanitizer; then
+    # One wrong kernel, in memory of tenure's pool and of RMM's, under compute-sanitizer.
+    start=$SECONDS code=0
+    PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" "$here/sanitizer.py" >"$out/sanitizer.txt" 2>"$out/logs/sanitizer.log" </dev/null || code=$?
+    if [ $code = 0 ] && grep -q ^skipped "$out/sanitizer.txt"; then
+        echo "sanitizer  skipped         $(sed -n 's/^skipped: //p' "$out/sanitizer.txt")" | tee -a "$out/summary.txt"
+    else
+        part sanitizer "sanitizer.txt, logs/sanitizer.log" $code $((SECONDS - start))
+    fi
+fi
+
 [ -f "$out/bench.txt" ] && cat "$out/bench.txt"
 [ -f "$out/peers.txt" ] && cat "$out/peers.txt"
+[ -f "$out/sanitizer.txt" ] && cat "$out/sanitizer.txt"
 echo "results in $out"
 exit $((failed > 0))

@@ -11,7 +11,8 @@ use tenure_core::buffer::Buffer;
 use tenure_core::error::{Error, Payload, Result};
 use tenure_core::resource::{Light, Named, Properties, Resource};
 use tenure_core::stream::{StreamHold, StreamObject, StreamRef};
-use tenure_core::sync::{Arc, Weak};
+use tenure_core::sync::atomic::{AtomicPtr, Ordering};
+use tenure_core::sync::{Arc, OnceCell, Weak};
 use tenure_driver::RawStream;
 
 use crate::slab::Slab;
@@ -48,6 +49,7 @@ pub(crate) struct View {
 // ------------------------------------------------------------------ resources
 
 /// The resource of a reference, for this call.
+#[inline]
 pub(crate) fn named(resource: tenure_resource) -> Result<Named> {
     if resource == TENURE_RESOURCE_CURRENT {
         return Err(Error::BadHandle(
@@ -57,6 +59,7 @@ pub(crate) fn named(resource: tenure_resource) -> Result<Named> {
     of_reference(tickets::reference(resource)?)
 }
 
+#[inline]
 fn of_reference(resource: u64) -> Result<Named> {
     Named::borrowed(resource & !LIGHT).ok_or_else(|| {
         Error::BadHandle(if resource == 0 {
@@ -143,11 +146,62 @@ pub(crate) fn stream(stream: tenure_stream) -> Result<StreamHold> {
     }
     let object = stream_object(stream.object)?;
     if object.raw() != raw {
-        return Err(Error::invalid(
-            "the raw value and the object of the stream do not belong together: pass the structure as tenure made it",
-        ));
+        return Err(not_together());
     }
     Ok(StreamHold::object(object))
+}
+
+/// The stream of a call that keeps it no longer than it lasts: nothing is counted.
+///
+/// # Safety
+/// The stream stays alive during the call, as the C ABI says of every stream: the lifetime of the answer is the call's.
+#[inline]
+pub(crate) unsafe fn carried<'a>(given: tenure_stream) -> Result<StreamRef<'a>> {
+    // SAFETY: by this function's contract.
+    let raw = unsafe { RawStream::from_raw(given.raw) };
+    if given.object == 0 {
+        return Ok(StreamRef::raw(raw));
+    }
+    let object = POINTERS.get(given.object).ok_or_else(gone)?;
+    // SAFETY: a stream that has ended has taken its pointer away; one that is there stays alive during the call.
+    let object = unsafe { &*object };
+    if object.handle() != given.object {
+        return Err(gone());
+    }
+    if object.raw() != raw {
+        return Err(not_together());
+    }
+    Ok(StreamRef { raw, object: Some(object), stored: false })
+}
+
+/// Where the stream objects are, by the index in their handles: read without a lock.
+struct Pointers([OnceCell<Box<[AtomicPtr<StreamObject>]>>; POINTER_CHUNKS]);
+
+const POINTER_CHUNK: usize = 256;
+const POINTER_CHUNKS: usize = 1 << 16;
+
+static POINTERS: Pointers = Pointers([const { OnceCell::new() }; POINTER_CHUNKS]);
+
+impl Pointers {
+    #[inline]
+    fn get(&self, handle: u64) -> Option<*const StreamObject> {
+        let index = STREAMS.index(handle)?;
+        let at = self.0.get(index / POINTER_CHUNK)?.get()?.get(index % POINTER_CHUNK)?;
+        Some(at.load(Ordering::Acquire).cast_const()).filter(|object| !object.is_null())
+    }
+
+    fn set(&self, handle: u64, object: *const StreamObject) {
+        let Some(index) = STREAMS.index(handle) else { return };
+        let Some(chunk) = self.0.get(index / POINTER_CHUNK) else { return };
+        let chunk = chunk.get_or_init(|| (0..POINTER_CHUNK).map(|_| AtomicPtr::default()).collect());
+        chunk[index % POINTER_CHUNK].store(object.cast_mut(), Ordering::Release);
+    }
+}
+
+fn not_together() -> Error {
+    Error::invalid(
+        "the raw value and the object of the stream do not belong together: pass the structure as tenure made it",
+    )
 }
 
 fn gone() -> Error {
@@ -164,9 +218,11 @@ pub(crate) fn stream_out(object: Arc<StreamObject>) -> Result<tenure_stream> {
     let seat = StreamSeat { weak: Arc::downgrade(&object), kept: Some(object.clone()), references: 1 };
     let handle = STREAMS.insert(seat, ()).map_err(|(error, _)| error)?;
     object.seat(handle, |handle| {
+        POINTERS.set(handle, std::ptr::null());
         // Only the seat goes; what it kept has gone before, or this would not run.
         let _ = STREAMS.remove(handle, |_| (), |_| Ok(()));
     });
+    POINTERS.set(handle, Arc::as_ptr(&object));
     Ok(tenure_stream { raw, object: handle })
 }
 

@@ -15,8 +15,8 @@ use crate::callback::{Functions, face_of};
 use crate::device::ordinal;
 use crate::guard::exports;
 use crate::handles::{
-    address, anchor_out, fill, fillable, light_out, named, options, pointer, properties_of, property_bits, release,
-    resolved, sized, stream, text, upstream, writable, write,
+    address, anchor_out, carried, fill, fillable, light_out, named, options, pointer, properties_of, property_bits,
+    release, resolved, sized, text, upstream, writable, write,
 };
 
 fn or_default(alignment: usize) -> usize {
@@ -298,11 +298,12 @@ exports! { guard:
         resource: tenure_resource, bytes: usize, alignment: usize, given: tenure_stream, out: *mut *mut c_void,
     ) {
         writable(out)?;
-        let hold = stream(given)?;
+        // SAFETY: by the contract of the C ABI.
+        let stream = unsafe { carried(given) }?;
         let ptr = if resource == TENURE_RESOURCE_CURRENT {
-            resolved(resource, hold.as_carried())?.allocate(bytes, or_default(alignment), hold.as_carried())?
+            resolved(resource, stream)?.allocate(bytes, or_default(alignment), stream)?
         } else {
-            named(resource)?.allocate(bytes, or_default(alignment), hold.as_carried())?
+            named(resource)?.allocate(bytes, or_default(alignment), stream)?
         };
         write(out, pointer(ptr))?;
     }
@@ -337,8 +338,9 @@ exports! { guard_release:
     fn tenure_deallocate(
         resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize, given: tenure_stream,
     ) {
-        let hold = stream(given)?;
-        named(resource)?.deallocate(address(ptr), bytes, or_default(alignment), hold.as_carried())?;
+        // SAFETY: by the contract of the C ABI.
+        let stream = unsafe { carried(given) }?;
+        named(resource)?.deallocate(address(ptr), bytes, or_default(alignment), stream)?;
     }
 
     fn tenure_deallocate_sync(resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize) {
@@ -382,8 +384,9 @@ exports! { try guard:
         resource: tenure_resource, bytes: usize, alignment: usize, given: tenure_stream, out: *mut *mut c_void,
     ) {
         writable(out)?;
-        let hold = stream(given)?;
-        let ptr = named(resource)?.try_allocate(bytes, or_default(alignment), hold.as_carried())?;
+        // SAFETY: by the contract of the C ABI.
+        let stream = unsafe { carried(given) }?;
+        let ptr = named(resource)?.try_allocate(bytes, or_default(alignment), stream)?;
         write(out, pointer(ptr))?;
     }
 }
@@ -396,7 +399,8 @@ exports! { try guard_release:
     fn tenure_try_deallocate(
         resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize, given: tenure_stream,
     ) {
-        let hold = stream(given)?;
-        named(resource)?.try_deallocate(address(ptr), bytes, or_default(alignment), hold.as_carried())?;
+        // SAFETY: by the contract of the C ABI.
+        let stream = unsafe { carried(given) }?;
+        named(resource)?.try_deallocate(address(ptr), bytes, or_default(alignment), stream)?;
     }
 }

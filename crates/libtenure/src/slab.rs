@@ -94,6 +94,12 @@ impl<T, V: Copy> Slab<T, V> {
         Ok(((handle & MASK) as usize, (handle >> INDEX_BITS) & MASK))
     }
 
+    /// The number of the place that a handle names, whoever is there.
+    #[inline]
+    pub(crate) fn index(&self, handle: u64) -> Option<usize> {
+        (handle >> 60 == self.tag).then_some((handle & MASK) as usize)
+    }
+
     fn bad(&self) -> Error {
         Error::BadHandle(format!("this {} handle is null, was given back, or is not one of tenure's", self.what))
     }

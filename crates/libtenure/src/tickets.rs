@@ -46,11 +46,14 @@ fn used() -> Error {
 }
 
 /// The reference that a value stands for.
+#[inline]
 pub(crate) fn reference(handle: u64) -> Result<u64> {
-    if handle & TICKET == 0 || handle >> 62 != 1 {
-        return Ok(handle);
-    }
-    TICKETS.lock().open.get(&handle).copied().ok_or_else(used)
+    if handle & TICKET == 0 || handle >> 62 != 1 { Ok(handle) } else { opened(handle) }
+}
+
+#[cold]
+fn opened(ticket: u64) -> Result<u64> {
+    TICKETS.lock().open.get(&ticket).copied().ok_or_else(used)
 }
 
 /// The same, for the release of the reference.

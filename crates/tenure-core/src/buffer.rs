@@ -31,6 +31,7 @@ use crate::error::{Error, Payload, Result};
 use crate::ops;
 use crate::resource::{DEFAULT_ALIGNMENT, Light, Named, Properties, Request};
 use crate::stream::{StreamHold, StreamRef};
+use crate::tools;
 
 /// Frees memory that no resource of tenure's made.
 pub type ForeignFree = Box<dyn FnOnce(u64, usize, StreamRef<'_>) + Send>;
@@ -110,6 +111,7 @@ impl Buffer {
             // Which device that is, only the driver can say.
             return Err(Error::WouldBlock);
         }
+        tools::may_not_wait()?;
         Self::create_by(bytes, align, home, resource, |named, request, stream| {
             named.body().try_allocate(request, stream)
         })
@@ -126,7 +128,12 @@ impl Buffer {
         let align = if align == 0 { DEFAULT_ALIGNMENT } else { align };
         let request = Request::checked(bytes, align, resource.id())?;
         check_home(&resource, &home)?;
-        let ptr = if bytes == 0 { 0 } else { allocate(&resource, &request, home.as_carried())? };
+        let ptr = if bytes == 0 {
+            0
+        } else {
+            let _range = tools::range(tools::Name::Allocate, bytes as u64);
+            allocate(&resource, &request, home.as_carried())?
+        };
         let properties = resource.body().properties();
         let device = match resource.body().device() {
             Some(device) => device,
@@ -424,6 +431,7 @@ impl Buffer {
         let home = self.home_ref(carried);
         let flags = self.settle(home, may_call)?;
         let request = Request { bytes: self.capacity, align: self.align, owner: light.id(), flags };
+        let _range = tools::range(tools::Name::Deallocate, self.capacity as u64);
         free(light, &request, home)
     }
 
@@ -487,6 +495,7 @@ impl Buffer {
         if matches!(self.source, Source::Foreign(Some(_))) {
             return Err(Error::WouldBlock);
         }
+        tools::may_not_wait()?;
         self.free_block(false, false, |n, request, s| n.body().try_deallocate(self.ptr, request, s))?;
         self.empty();
         Ok(())
@@ -623,6 +632,7 @@ impl Buffer {
         let follows = light.body().device().is_none() && stream.object.is_none() && stream.raw.is_special();
         let _current =
             if follows && self.default >= 0 { Some(device::driver()?.device(self.default)?.enter()?) } else { None };
+        let _range = tools::range(tools::Name::Allocate, request.bytes as u64);
         light.body().allocate(request, stream)
     }
 
@@ -688,6 +698,7 @@ fn give_up(resource: &Named, ptr: u64, request: &Request, stream: StreamRef<'_>)
     if ptr == 0 {
         return;
     }
+    let _range = tools::range(tools::Name::Deallocate, request.bytes as u64);
     if let Err(error) = resource.body().deallocate(ptr, request, stream) {
         crate::misuse::report(&error);
         resource.take_light();

@@ -7,7 +7,7 @@
 //!              adaptor/   (limiting, statistics)        what stands in front of it
 //!              pool/      (place, pages, order)         who may have which byte now
 //!                   |
-//!              stream, device, misuse, error            the words they share
+//!              stream, device, misuse, error, tools     the words they share
 //!                   |
 //!              tenure-driver                            one table of driver calls
 //! ```
@@ -30,4 +30,5 @@ pub mod pool;
 pub mod report;
 pub mod resource;
 pub mod stream;
+pub mod tools;
 pub mod trace;

@@ -22,6 +22,7 @@ pub mod error;
 pub mod event;
 pub mod load;
 pub mod memory;
+pub mod nvtx;
 pub mod process;
 pub mod sim;
 pub mod stream;

@@ -6,7 +6,7 @@
 
 pub mod limiting;
 pub mod statistics;
-mod tally;
+pub(crate) mod tally;
 
 pub use limiting::Limiting;
 pub use statistics::Statistics;

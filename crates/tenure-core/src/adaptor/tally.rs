@@ -67,7 +67,7 @@ impl Counters {
 
 /// The shared part of one figure.
 #[derive(Default)]
-struct Shared {
+pub(crate) struct Shared {
     value: AtomicI64,
     peak: AtomicI64,
     /// Totals of before the stripes were last emptied. Changed by whoever holds all stripes.
@@ -76,7 +76,7 @@ struct Shared {
 
 impl Shared {
     /// The stripe goes from `held` to `held + n`; gives what it then holds.
-    fn add(&self, held: i64, n: i64, slack: i64) -> i64 {
+    pub(crate) fn add(&self, held: i64, n: i64, slack: i64) -> i64 {
         let held = held + n;
         let now = self.value.load(Ordering::Relaxed) + held;
         if now > self.peak.load(Ordering::Relaxed) {
@@ -90,7 +90,7 @@ impl Shared {
     }
 
     /// The stripe goes from `held` to `held - n`; gives what it then holds.
-    fn subtract(&self, held: i64, n: i64, slack: i64) -> i64 {
+    pub(crate) fn subtract(&self, held: i64, n: i64, slack: i64) -> i64 {
         let held = held - n;
         if held >= 0 {
             return held;
@@ -98,6 +98,11 @@ impl Shared {
         let keep = slack / 2;
         self.value.fetch_sub(keep - held, Ordering::Relaxed);
         keep
+    }
+
+    /// The highest value that is known of.
+    pub(crate) fn peak(&self) -> i64 {
+        self.peak.load(Ordering::Relaxed)
     }
 
     fn figure(&self, held: i64, total: i64) -> Counter {

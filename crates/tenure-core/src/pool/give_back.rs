@@ -16,6 +16,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::cache::Which;
 use super::pages::idle;
 use super::place::{LARGE, PROVEN, SMALL};
 use super::turn::Turn;
@@ -46,6 +47,7 @@ impl Pool {
     /// What the driver or the upstream says; what went before stays gone.
     pub(super) fn trim_to(&self, keep: u64) -> Result<u64> {
         let keep = keep.max(self.options.release_threshold);
+        self.drain(Which::All);
         if self.lock().cached() <= keep {
             return Ok(0);
         }
@@ -59,6 +61,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::trim_to`].
     pub(super) fn yield_up(&self, want: u64) -> Result<u64> {
+        self.drain(Which::All);
         match self.turns.try_take() {
             Some(turn) => self.give_idle(&turn, 0, want, |_| true),
             None => Ok(0),
@@ -113,6 +116,7 @@ impl Pool {
                 return;
             }
             *last = Some(now);
+            self.drain(Which::All);
             let pieces = self.pages.pieces();
             let free = {
                 let mut state = self.lock();

@@ -3,8 +3,11 @@
 //! ```text
 //!                allocate                               deallocate
 //!                   |                                       |
-//!      own tag, then proven  --- none --> ladder            |  granule map: known? whole? owner, size, alignment right?
-//!                   |                       |               |
+//!   +---------- cache/: the thread's own desk ----------+   |  ledger: known? whole? owner, size, alignment right?
+//!   |  pieces freed on this stream, one large block     | <-+
+//!   +---------------------------------------------------+   |
+//!                   | none                                  | full, another stream, another large size
+//!      own tag, then proven  --- none --> ladder            |
 //!                   v                       v               v
 //!   +------------------------- one short lock: State -------------------------+
 //!   |  place/  which bytes, for whom        order/  stream records and tags   |
@@ -22,12 +25,14 @@
 //! **One stream only.** As long as one stream identity has been seen, every byte carries its tag and merges freely; what
 //! was never handed out becomes proven when a second one appears.
 //!
-//! **Invariants**: those of `place/` and `order/`; no driver call and no call of the upstream under the lock; a failure
-//! changes nothing; live + cached = mapped.
+//! **Invariants**: those of `cache/`, `place/` and `order/`; no driver call and no call of the upstream under the lock; a
+//! failure changes nothing; live + cached = mapped.
 //!
-//! **Cost**: an allocation or a free is one uncontended lock, one hash (none for the legacy stream) and one constant
-//! search: about 60 ns a pair in the placer. 32 bytes a block, 16 a slot of a small class.
+//! **Cost**: an allocation or a free of what the thread has at hand touches no word of another thread: see `cache/`. Else it
+//! is one short lock and one constant search. 64 bytes a block, 16 a slot of a small class.
 
+mod at_hand;
+mod cache;
 mod give_back;
 mod ladder;
 mod options;
@@ -44,21 +49,26 @@ pub use options::{PoolOptions, Prefer};
 pub(crate) use siblings::trim as trim_pools;
 pub use tend::end_background;
 
+use cache::{Cache, Which};
 use order::{Key, Records, cur, sealed};
 use pages::{Chunks, PAGE, Pages, VirtualRange};
-use place::{LARGE, PROVEN, Place, SMALL, UNIT, zone_of};
+use place::ledger::Ledger;
+use place::{Held, LARGE, PROVEN, Place, SMALL, UNIT, UNPROVEN, zone_of};
 use turn::Turns;
 
 use crate::error::{Error, Result};
 use crate::resource::{Request, Resource};
-use crate::sync::atomic::AtomicU64;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// Offsets of a pool over chunks, in bytes: as many as the placer can name.
 const CHUNK_SPAN: u64 = (u32::MAX as u64 - 1) * UNIT;
 
 /// How much the small zone borrows from the large one at a time, in bytes.
 const FEED: u64 = 256 << 10;
+
+/// So many large requests without a tight block before others' memory is looked at. Fewer gain nothing on the logs measured.
+const LOOSE: u32 = 4;
 
 /// How often the lock is tried, with growing pauses, before the thread sleeps.
 const SPINS: u32 = 40;
@@ -72,6 +82,8 @@ struct State {
     /// Small sizes borrow from the large zone before the pool grows: over chunks always, which have one zone only; over
     /// ranges until the first growth, so that the initial size serves both.
     borrows: bool,
+    /// Large requests that found no tight block, since others' memory was last looked at.
+    loose: u32,
 }
 
 impl State {
@@ -163,6 +175,34 @@ impl State {
         }
     }
 
+    /// Takes back what a thread's cache held, with the tag of the stream that it was freed on.
+    #[inline]
+    fn take_back(&mut self, held: Held, tag: u32) {
+        let open = self.records.of_stamp(tag).is_some_and(|(_, record)| !record.closed);
+        self.place.give_back(held, if open { tag } else { UNPROVEN });
+    }
+
+    /// Whether a large request had better see what other streams have let go of, before it cuts up what its own stream has.
+    /// Only where memory is short, and then not each time: to look costs two driver calls a stream.
+    fn is_loose(&mut self, request: &Request, tags: &[u32]) -> bool {
+        let (mapped, live) = (self.place.mapped_bytes(), self.place.live_bytes());
+        let (free, bytes) = (mapped - live, request.bytes as u64);
+        if self.sole.is_some() || free > mapped / 4 {
+            return false;
+        }
+        let own: u64 = tags.iter().map(|tag| self.place.tag_bytes(*tag)).sum();
+        let tight = self.place.slack(bytes, request.align as u64, tags).is_some_and(|slack| slack <= bytes / 4);
+        if tight || free.saturating_sub(own) < bytes {
+            return false;
+        }
+        self.loose += 1;
+        let due = self.loose >= LOOSE.max(self.records.len() as u32);
+        if due {
+            self.loose = 0;
+        }
+        due
+    }
+
     /// Free bytes that are not proven.
     fn unproven(&self) -> u64 {
         let free = self.place.mapped_bytes() - self.place.live_bytes();
@@ -172,7 +212,11 @@ impl State {
 
 /// A pool of device memory in stream order. See the [module](self).
 pub struct Pool {
+    /// What each thread has at hand.
+    cache: Cache,
     state: Mutex<State>,
+    /// What a free is checked against without the lock.
+    ledger: Arc<Ledger>,
     pages: Pages,
     turns: Turns,
     /// Signalled when a record's pins go.
@@ -184,6 +228,8 @@ pub struct Pool {
     upstream: Resource,
     /// How often the device was waited for.
     proofs: AtomicU64,
+    /// The next request of the ladder looks at others' memory first.
+    harvest_due: AtomicBool,
     peak_reserved: AtomicU64,
     /// What of it the upstream has been told.
     shown: AtomicU64,
@@ -214,6 +260,8 @@ impl Pool {
         let properties = driver.device(device)?.properties()?;
         let own_ranges =
             upstream.body().kind() == "cuda" && properties.capabilities.virtual_memory && !options.plain_chunks;
+        // A checker of memory takes pieces that are allocations of the driver's (tools::memory_checked).
+        let own_ranges = !crate::tools::memory_checked(device)? && own_ranges;
         let pages = if own_ranges {
             Pages::Virtual(VirtualRange::new(
                 driver.device(device)?,
@@ -231,13 +279,18 @@ impl Pool {
         if let Err(e) = crate::device::prepare_proof(device) {
             log::debug!("tenure: no block for the device proof of device {device} yet: {e}");
         }
+        let place = Place::new(span, small_base);
+        let cache = Cache::new();
         let pool = Self {
+            ledger: place.ledger(),
             state: Mutex::new(State {
-                place: Place::new(span, small_base),
-                records: Records::default(),
+                place,
+                records: Records::new(cache.moving.clone()),
                 sole: None,
                 borrows: true,
+                loose: 0,
             }),
+            cache,
             pages,
             turns: Turns::default(),
             unpinned: Condvar::new(),
@@ -246,6 +299,7 @@ impl Pool {
             ceiling: options.maximum_bytes.unwrap_or(u64::MAX).min(all),
             upstream,
             proofs: AtomicU64::new(0),
+            harvest_due: AtomicBool::new(false),
             peak_reserved: AtomicU64::new(0),
             shown: AtomicU64::new(0),
             tend: tend::Tend::default(),
@@ -275,6 +329,12 @@ impl Pool {
             }
         }
         self.state.lock()
+    }
+
+    /// Gives what the threads' caches hold to the placer. True when there was something.
+    fn drain(&self, which: Which) -> bool {
+        let collected = self.cache.collect(which);
+        collected.give(&mut self.lock())
     }
 
     /// Takes the initial size.
@@ -340,6 +400,7 @@ impl Drop for Pool {
             }
             return;
         }
+        self.cache.close().give(self.state.get_mut());
         // Unmapping does not wait for the device, so everything must have passed. One proof covers all streams.
         let unproven = self.state.get_mut().unproven() > 0 || self.state.get_mut().place.live_count() > 0;
         if unproven && let Err(e) = crate::device::settled(crate::device::prove(self.device)) {

@@ -1,5 +1,6 @@
 //! Figures, and the error that names them.
 
+use super::cache::Which;
 use super::order::{Key, cur, sealed};
 use super::place::UNPROVEN;
 use super::{Pages, Pool};
@@ -24,8 +25,9 @@ impl Pool {
         ranges
     }
 
-    /// The figures now, after what the classes keep has been given back.
+    /// The figures now, after what the threads and the classes keep has been given back.
     pub(super) fn report(&self) -> Info {
+        self.drain(Which::All);
         let reserved = self.pages.reserved();
         let mut state = self.lock();
         state.place.consolidate();
@@ -37,7 +39,7 @@ impl Pool {
             cached_bytes: place.mapped_bytes() - live,
             reserved_bytes: reserved,
             largest_free_bytes: place.largest_free(),
-            peak_live_bytes: place.peak_bytes(),
+            peak_live_bytes: live.max(u64::try_from(self.cache.figures.peak()).unwrap_or(0)),
             peak_reserved_bytes: self.peak_reserved.load(Ordering::Relaxed).max(reserved),
             live_count: place.live_count(),
             // A second stream would get at once what the only one has never had.

@@ -1,8 +1,8 @@
 //! The fast path and the checks: [`MemoryResource`] for [`Pool`].
 //!
 //! ```text
-//!   allocate     who? -> lock -> record -> take -> unlock          (else the ladder)
-//!   deallocate   address -> lock -> entry: checked -> tag -> free -> unlock
+//!   allocate     who? -> at hand?  (at_hand.rs)  -> the ladder
+//!   deallocate   at hand?          (at_hand.rs)  -> lock -> entry: checked -> tag -> free -> unlock
 //! ```
 //!
 //! **Cost**: no driver call for default streams; one question (is it capturing?) for objects; two for raw values that are
@@ -12,6 +12,7 @@ use std::any::Any;
 
 use tenure_driver::RawStream;
 
+use super::cache::Lock;
 use super::order::identity::refuse_capturing;
 use super::order::{Key, Who, cur};
 use super::place::{Entry, Fault, PROVEN, UNPROVEN, rounded_bytes};
@@ -19,6 +20,7 @@ use super::{Pool, State};
 use crate::error::{Error, Misuse, MisuseKind, Result};
 use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
+use crate::tools::heaps;
 
 impl Pool {
     /// Who asks, with as few questions as can be.
@@ -125,6 +127,22 @@ impl Pool {
         }
     }
 
+    /// Frees what was checked under this lock.
+    fn free_checked(&self, state: &mut State, entry: &Entry, tag: u32, ptr: u64, request: &Request) -> Result<()> {
+        if state.place.free(entry, tag) {
+            return Ok(());
+        }
+        // Another thread freed it a moment ago.
+        Err(Error::Misuse(Misuse {
+            kind: MisuseKind::DoubleFree,
+            ptr,
+            bytes: request.bytes as u64,
+            asked: request.owner,
+            owner: 0,
+            owner_bytes: 0,
+        }))
+    }
+
     /// Who frees on a stream that has no record yet; `None` where no stream can be named for it.
     fn asked(&self, stream: StreamRef<'_>) -> Result<Option<Asker>> {
         let who = match Who::known(stream) {
@@ -165,27 +183,26 @@ impl State {
     }
 }
 
-impl MemoryResource for Pool {
-    fn kind(&self) -> &'static str {
-        "pool"
-    }
-
-    fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+/// What a memory checker, if there is one, is told about (`tools/heaps.rs`).
+impl Pool {
+    #[inline]
+    fn serve(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let who = self.who(stream)?;
-        if let Some(key) = who.key {
-            let mut state = self.lock();
-            if let Some(record) = state.records.find(key) {
-                let tags = state.records.tags(record);
-                if let Some(offset) = state.take(request, &tags, cur(record)) {
-                    drop(state);
-                    return Ok(self.pages.ptr_of(offset));
-                }
-            }
+        if let Some(key) = who.key
+            && let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Wait)
+        {
+            return Ok(ptr);
         }
-        self.allocate_slow(request, &who)
+        let ptr = self.allocate_slow(request, &who)?;
+        self.count_in(request);
+        Ok(ptr)
     }
 
-    fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+    #[inline]
+    fn take_back(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+        if self.keep_at_hand(ptr, request, stream, Lock::Wait) {
+            return Ok(());
+        }
         let mut state = self.lock();
         let mut entry = self.checked(&state, ptr, request)?;
         let tag = match Self::tag_known(&state, &entry, request, stream) {
@@ -199,14 +216,53 @@ impl MemoryResource for Pool {
                 asker.map_or(UNPROVEN, |asker| cur(state.record_of(&asker)))
             }
         };
-        state.place.free(&entry, tag);
+        self.free_checked(&mut state, &entry, tag, ptr, request)?;
+        drop(state);
+        self.count_out(request);
+        self.open_magazine(tag, stream, Lock::Wait);
         Ok(())
+    }
+}
+
+impl MemoryResource for Pool {
+    fn kind(&self) -> &'static str {
+        "pool"
+    }
+
+    fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+        heaps::served(request, self.serve(request, stream))
+    }
+
+    fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+        heaps::freed(ptr, || self.take_back(ptr, request, stream))
+    }
+
+    #[inline]
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64>> {
+        let who = Who::known(stream)?;
+        let ready = self.ready_at_hand(request, who.key?)?;
+        match self.check_object(&who) {
+            Ok(()) => Some(Ok(self.hand_out(&ready, request))),
+            Err(e) => {
+                self.put_back(ready, request);
+                // A stream that is capturing, or of another device, takes the whole way.
+                if matches!(e, Error::Device(_)) { Some(Err(e)) } else { None }
+            }
+        }
+    }
+
+    #[inline]
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+        self.keep_at_hand(ptr, request, stream, Lock::Try)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let who = Who::known(stream).ok_or(Error::WouldBlock)?;
         self.check_object(&who)?;
         let key = who.key.ok_or(Error::WouldBlock)?;
+        if let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Try) {
+            return Ok(ptr);
+        }
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
         let record = match (state.records.find(key), key) {
             (Some(record), _) => record,
@@ -216,10 +272,14 @@ impl MemoryResource for Pool {
         let tags = state.records.tags(record);
         let offset = state.take(request, &tags, cur(record)).ok_or(Error::WouldBlock)?;
         drop(state);
+        self.count_in(request);
         Ok(self.pages.ptr_of(offset))
     }
 
     fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+        if self.keep_at_hand(ptr, request, stream, Lock::Try) {
+            return Ok(());
+        }
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
         let entry = self.checked(&state, ptr, request)?;
         let tag = match Self::tag_known(&state, &entry, request, stream) {
@@ -227,7 +287,10 @@ impl MemoryResource for Pool {
             None if stream.raw.is_legacy() => cur(state.record(Key::Legacy, stream.raw, true)),
             None => return Err(Error::WouldBlock),
         };
-        state.place.free(&entry, tag);
+        self.free_checked(&mut state, &entry, tag, ptr, request)?;
+        drop(state);
+        self.count_out(request);
+        self.open_magazine(tag, stream, Lock::Try);
         Ok(())
     }
 

@@ -9,9 +9,10 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::registry::{self, Slot};
-use super::{Block, MemoryResource, Request};
+use super::{Block, DEFAULT_ALIGNMENT, MAX_BYTES, MemoryResource, Request};
 use crate::error::{Error, Result};
 use crate::stream::StreamRef;
+use crate::tools;
 
 /// The operations of a resource, on whatever kind of reference.
 #[derive(Clone, Copy)]
@@ -33,6 +34,7 @@ pub struct Light {
 impl Named {
     /// A reference that is not counted, for one call whose caller holds a counted one: `None` when no resource of this id
     /// is alive.
+    #[inline]
     pub fn borrowed(id: u64) -> Option<Self> {
         registry::slot_of(id).map(|slot| Self { slot })
     }
@@ -81,8 +83,46 @@ impl Named {
     ///
     /// # Errors
     /// Bad sizes and alignments, out of memory, device faults, exit and fork.
+    #[inline]
     pub fn allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
+        match self.allocate_at_hand(bytes, align, stream) {
+            Some(answer) => answer,
+            None => self.allocate_whole(bytes, align, stream),
+        }
+    }
+
+    fn allocate_whole(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
         self.counted(bytes, align, |body, request| body.allocate(request, stream))
+    }
+
+    /// The request in its plainest form, or `None` where something about it must be looked at.
+    #[inline]
+    fn plain(&self, bytes: usize, align: usize) -> Option<Request> {
+        let plain = align == DEFAULT_ALIGNMENT
+            && bytes.wrapping_sub(1) < MAX_BYTES
+            && !tenure_driver::process::unusable()
+            && !tools::attached();
+        plain.then(|| Request { bytes, align, owner: self.id(), flags: 0 })
+    }
+
+    #[inline]
+    fn allocate_at_hand(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Option<Result<u64>> {
+        let answer = self.body().allocate_at_hand(&self.plain(bytes, align)?, stream)?;
+        if answer.is_ok() {
+            self.slot.take_light();
+        }
+        Some(answer)
+    }
+
+    #[inline]
+    fn deallocate_at_hand(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> bool {
+        let done =
+            self.plain(bytes, align).is_some_and(|request| self.body().deallocate_at_hand(ptr, &request, stream));
+        if done {
+            // Last of all: this may have been what kept the resource alive.
+            self.slot.drop_light();
+        }
+        done
     }
 
     /// [`allocate`](Self::allocate) that neither waits nor calls the driver or user code.
@@ -90,6 +130,10 @@ impl Named {
     /// # Errors
     /// [`Error::WouldBlock`] with nothing changed, and those of `allocate`.
     pub fn try_allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
+        if let Some(answer) = self.allocate_at_hand(bytes, align, stream) {
+            return answer;
+        }
+        tools::may_not_wait()?;
         self.counted(bytes, align, |body, request| body.try_allocate(request, stream))
     }
 
@@ -101,6 +145,7 @@ impl Named {
         self.counted(bytes, align, |body, request| body.allocate_sync(request))
     }
 
+    #[inline]
     fn counted(
         &self,
         bytes: usize,
@@ -112,6 +157,7 @@ impl Named {
         if bytes == 0 {
             return Ok(0);
         }
+        let _range = tools::range(tools::Name::Allocate, bytes as u64);
         let ptr = f(self.body(), &request)?;
         self.slot.take_light();
         Ok(ptr)
@@ -122,7 +168,15 @@ impl Named {
     ///
     /// # Errors
     /// [`Error::Misuse`] when pointer, size, alignment or resource are not those of a live allocation: nothing happened.
+    #[inline]
     pub fn deallocate(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<()> {
+        if self.deallocate_at_hand(ptr, bytes, align, stream) {
+            return Ok(());
+        }
+        self.deallocate_whole(ptr, bytes, align, stream)
+    }
+
+    fn deallocate_whole(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<()> {
         self.uncounted(ptr, bytes, align, |body, request| body.deallocate(ptr, request, stream))
     }
 
@@ -131,6 +185,10 @@ impl Named {
     /// # Errors
     /// [`Error::WouldBlock`] with nothing changed, and those of `deallocate`.
     pub fn try_deallocate(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<()> {
+        if self.deallocate_at_hand(ptr, bytes, align, stream) {
+            return Ok(());
+        }
+        tools::may_not_wait()?;
         self.uncounted(ptr, bytes, align, |body, request| body.try_deallocate(ptr, request, stream))
     }
 
@@ -142,6 +200,7 @@ impl Named {
         self.uncounted(ptr, bytes, align, |body, request| body.deallocate_sync(ptr, request))
     }
 
+    #[inline]
     fn uncounted(
         &self,
         ptr: u64,
@@ -167,6 +226,7 @@ impl Named {
                 owner_bytes: 0,
             }));
         }
+        let _range = tools::range(tools::Name::Deallocate, bytes as u64);
         f(self.body(), &request)?;
         // Last of all: this may have been what kept the resource alive.
         self.slot.drop_light();
@@ -223,6 +283,7 @@ impl Resource {
     /// # Errors
     /// [`Error::Invalid`] when an absurd number of resources is alive.
     pub fn new(body: impl MemoryResource) -> Result<Self> {
+        tools::look();
         registry::insert(Box::new(body)).map(Self::from_anchor)
     }
 

@@ -142,6 +142,21 @@ pub trait MemoryResource: Send + Sync + 'static {
     /// Misuse (nothing happened), device faults.
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()>;
 
+    /// [`allocate`](Self::allocate) of what the calling thread has ready, with no lock that others use: a shorter way to the
+    /// same end. `None`, with nothing changed: take the whole way.
+    ///
+    /// # Errors
+    /// What the driver says to the question whether the stream is capturing.
+    fn allocate_at_hand(&self, _request: &Request, _stream: StreamRef<'_>) -> Option<Result<u64>> {
+        None
+    }
+
+    /// [`deallocate`](Self::deallocate) into what the calling thread keeps ready. False, with nothing changed: take the whole
+    /// way, which says what is wrong if anything is.
+    fn deallocate_at_hand(&self, _ptr: u64, _request: &Request, _stream: StreamRef<'_>) -> bool {
+        false
+    }
+
     /// [`allocate`](Self::allocate) that neither waits nor calls the driver or user code.
     ///
     /// # Errors

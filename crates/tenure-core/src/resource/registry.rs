@@ -70,10 +70,12 @@ thread_local! {
 }
 
 /// The stripe of this thread. After the thread's own exit hooks have run, stripe 0.
+#[inline]
 fn stripe() -> usize {
     STRIPE.try_with(|s| *s).unwrap_or(0)
 }
 
+#[inline]
 fn slot_at(index: u32) -> Option<&'static Slot> {
     let index = index as usize;
     let chunk = CHUNK_TABLE.get(index / CHUNK)?.get()?;
@@ -81,6 +83,7 @@ fn slot_at(index: u32) -> Option<&'static Slot> {
 }
 
 /// The slot whose present tenant has this id.
+#[inline]
 pub(crate) fn slot_of(id: u64) -> Option<&'static Slot> {
     if id == 0 || id >> (2 * INDEX_BITS) != 0 {
         return None;

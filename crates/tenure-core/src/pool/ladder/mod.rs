@@ -3,6 +3,8 @@
 //! ```text
 //!   own and proven, classes drained     lock only                                        here
 //!   harvest       events on other streams: what has completed is proven                  proof.rs     2 driver calls a stream
+//!   drain         what other threads have at hand goes back; then own, proven and harvest   here         a latch a thread
+//!                 again
 //!   aged          much lies with raw streams that nobody has named for a while           proof.rs     waits
 //!   grow          pages or a chunk; one thread at a time                                 growth.rs    60 us and more
 //!   wait          a block of another stream, behind an inserted wait                     waits.rs     2 driver calls
@@ -26,12 +28,14 @@ mod remap;
 mod streams;
 mod waits;
 
+use super::cache::Which;
 use super::order::{Tags, Who, cur};
 use super::place::{PROVEN, UNPROVEN};
 use super::serve::Asker;
 use super::{Pool, Prefer, State};
 use crate::error::{Error, Result, Tried};
 use crate::resource::Request;
+use crate::sync::atomic::Ordering;
 
 /// Steps that change nothing lastingly may be robbed by other threads; after so many rounds the request fails.
 const ROUNDS: usize = 64;
@@ -57,6 +61,7 @@ pub(super) enum Step {
 enum Rung {
     AtHand,
     Harvest,
+    Drain,
     Aged,
     Grow,
     Wait,
@@ -68,13 +73,15 @@ enum Rung {
     Hooks,
 }
 
-use Rung::{Aged, Anywhere, AtHand, Exchange, Grow, Harvest, Hooks, Proof, Remap, Siblings, Wait};
+use Rung::{Aged, Anywhere, AtHand, Drain, Exchange, Grow, Harvest, Hooks, Proof, Remap, Siblings, Wait};
 
 /// Streams stay independent of each other as long as there is memory.
-const CONCURRENCY: [Rung; 11] = [AtHand, Harvest, Aged, Grow, Wait, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
+const CONCURRENCY: [Rung; 12] =
+    [AtHand, Harvest, Drain, Aged, Grow, Wait, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
 
 /// The pool stays small.
-const FOOTPRINT: [Rung; 11] = [AtHand, Harvest, Wait, Aged, Grow, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
+const FOOTPRINT: [Rung; 12] =
+    [AtHand, Harvest, Drain, Wait, Aged, Grow, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
 
 impl Rung {
     /// Its name in an out-of-memory error.
@@ -82,6 +89,7 @@ impl Rung {
         match self {
             AtHand => "own memory",
             Harvest => "what has completed on other streams",
+            Drain => "what other threads have at hand",
             Aged => "streams not seen for a while",
             Grow => "growing",
             Wait => "another stream's memory behind a wait",
@@ -101,6 +109,7 @@ pub(super) struct Climb<'a> {
     who: &'a Who<'a>,
     asker: Option<Asker>,
     harvested: bool,
+    drained: bool,
     aged: bool,
     proofs: usize,
     asks: usize,
@@ -121,7 +130,7 @@ impl Climb<'_> {
 
     /// Steps that are taken so often only may be taken again: others have changed what there is.
     pub(super) fn begin_again(&mut self) {
-        (self.harvested, self.aged, self.proofs) = (false, false, 0);
+        (self.harvested, self.drained, self.aged, self.proofs) = (false, false, false, 0);
     }
 
     fn note(&mut self, rung: Rung, outcome: &'static str) {
@@ -152,8 +161,17 @@ impl Pool {
             return Err(self.out_of_memory(bytes, Vec::new()));
         }
         let asker = self.asker(who)?;
-        let mut climb =
-            Climb { request, who, asker, harvested: false, aged: false, proofs: 0, asks: 0, tried: Vec::new() };
+        let mut climb = Climb {
+            request,
+            who,
+            asker,
+            harvested: false,
+            drained: false,
+            aged: false,
+            proofs: 0,
+            asks: 0,
+            tried: Vec::new(),
+        };
         let rungs = match self.options.prefer {
             Prefer::Concurrency => &CONCURRENCY,
             Prefer::Footprint => &FOOTPRINT,
@@ -161,6 +179,12 @@ impl Pool {
         let mut rounds = 0;
         'again: while rounds < ROUNDS {
             rounds += 1;
+            if self.harvest_due.load(Ordering::Relaxed) && self.harvest_due.swap(false, Ordering::Relaxed) {
+                climb.harvested = true;
+                if let Err(e) = self.harvest(&climb) {
+                    return Err(self.failed(e, Harvest, climb));
+                }
+            }
             for rung in rungs {
                 match self.step(*rung, &mut climb) {
                     Ok(Step::Served(ptr)) => return Ok(ptr),
@@ -169,16 +193,21 @@ impl Pool {
                         continue 'again;
                     }
                     Ok(Step::Nothing(why)) => climb.note(*rung, why),
-                    Err(e) if e.is_out_of_memory() && !matches!(e, Error::OutOfMemory(_)) => {
-                        climb.note(*rung, "the driver had no memory for it");
-                        return Err(self.out_of_memory(bytes, climb.tried()));
-                    }
-                    Err(e) => return Err(e),
+                    Err(e) => return Err(self.failed(e, *rung, climb)),
                 }
             }
             break;
         }
         Err(self.out_of_memory(bytes, climb.tried()))
+    }
+
+    /// The error of a step, in its final form.
+    fn failed(&self, error: Error, rung: Rung, mut climb: Climb<'_>) -> Error {
+        if !error.is_out_of_memory() || matches!(error, Error::OutOfMemory(_)) {
+            return error;
+        }
+        climb.note(rung, "the driver had no memory for it");
+        self.out_of_memory(climb.request.bytes as u64, climb.tried())
     }
 
     /// One step. Those that change little lastingly are taken so often only.
@@ -187,7 +216,11 @@ impl Pool {
             AtHand => Ok(self.at_hand(climb)),
             Harvest if !std::mem::replace(&mut climb.harvested, true) => self.harvest(climb),
             Aged if !std::mem::replace(&mut climb.aged, true) => self.prove_aged(climb),
-            Harvest | Aged => Ok(Step::Nothing("done before")),
+            Drain if !std::mem::replace(&mut climb.drained, true) && self.drain(Which::All) => {
+                climb.harvested = false;
+                Ok(Step::Again)
+            }
+            Harvest | Drain | Aged => Ok(Step::Nothing("done before")),
             Grow => self.grow(climb),
             Wait => self.take_behind_wait(climb),
             Anywhere => Ok(self.anywhere(climb)),

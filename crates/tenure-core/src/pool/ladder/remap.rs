@@ -17,7 +17,7 @@ use super::{Climb, Step};
 use crate::error::Result;
 use crate::pool::order::{cur, sealed};
 use crate::pool::pages::{Choice, Pages, Plan, VirtualRange};
-use crate::pool::place::{PROVEN, Piece, Place, UNPROVEN, zone_of};
+use crate::pool::place::{PROVEN, Place, UNPROVEN, Vacated, zone_of};
 use crate::pool::turn::Turn;
 use crate::pool::{Pool, State};
 use crate::sync::Arc;
@@ -39,7 +39,7 @@ struct Taken {
     plan: Plan,
     choice: Choice,
     zone: u8,
-    pieces: Vec<Piece>,
+    pieces: Vec<Vacated>,
     sources: Vec<Source>,
     /// Everything taken is for everyone.
     proven: bool,
@@ -90,7 +90,7 @@ impl Pool {
                 state.take_drained(climb.request, &tags, stamp)
             }
             _ => {
-                Self::put_back(&mut state, &taken);
+                Self::put_pages_back(&mut state, &taken);
                 // New pages that came before the failure stay: they are free memory like any other.
                 state.place.extend(taken.plan.offset + taken.choice.usable, grown, PROVEN, taken.zone);
                 state.resettle();
@@ -207,7 +207,7 @@ impl Pool {
     }
 
     /// Puts pieces back that were taken for nothing, each with a tag that is still its own.
-    fn put_back(state: &mut State, taken: &Taken) {
+    fn put_pages_back(state: &mut State, taken: &Taken) {
         for piece in &taken.pieces {
             let mut tag = piece.tag;
             if tag != PROVEN {

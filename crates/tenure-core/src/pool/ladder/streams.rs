@@ -2,6 +2,7 @@
 
 use tenure_driver::Event;
 
+use crate::pool::cache::Which;
 use crate::pool::order::{Key, Who, cur, sealed};
 use crate::pool::place::{PROVEN, UNPROVEN};
 use crate::pool::{Pool, State};
@@ -14,6 +15,7 @@ impl Pool {
     /// A stream is about to end: an event covers what was freed on it, or nothing will.
     pub(in crate::pool) fn close_stream(&self, stream: crate::stream::StreamRef<'_>) {
         let Some(Who { key: Some(key @ Key::Object(_)), .. }) = Who::known(stream) else { return };
+        self.drain(Which::Stream(key));
         let mut state = self.lock();
         let Some(number) = state.records.find(key) else { return };
         if state.sole == Some(number) {

@@ -32,6 +32,19 @@ pub(in crate::pool) enum Key {
     Raw(u64),
 }
 
+impl Key {
+    /// The identity as one number. Object numbers, thread numbers and the driver's ids count up from 1 and stay below 2^62.
+    #[inline]
+    pub(in crate::pool) fn code(self) -> u64 {
+        match self {
+            Self::Legacy => 0,
+            Self::PerThread(thread) => thread << 2 | 1,
+            Self::Object(id) => id << 2 | 2,
+            Self::Raw(id) => id << 2 | 3,
+        }
+    }
+}
+
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pool) struct Who<'a> {

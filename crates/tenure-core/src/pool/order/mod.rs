@@ -16,7 +16,8 @@
 //!
 //! **Invariants**
 //! * I7: an event is recorded after every free that its tag covers: sealing happens under the pool's lock, recording after.
-//! * I11: a record is dropped only when nothing free carries its tags and nothing live is stamped with them, so that a
+//! * I11: a record is dropped only when nothing free carries its tags, nothing live is stamped with them and no thread has a
+//!   magazine for it, so that a
 //!   number that is used again can match nothing old; identities (object ids, driver ids) are never used again at all.
 //! * No driver call under the pool's lock. A record is *pinned* while the driver is asked about its stream without the
 //!   caller carrying it; the stream's end waits for the pins.
@@ -36,6 +37,7 @@ use tenure_driver::{Event, RawStream};
 
 use super::place::{PROVEN, Place};
 use crate::sync::Arc;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// The tag of what waits for a device proof that is under way.
 pub(super) const PENDING: u32 = 2;
@@ -60,6 +62,8 @@ pub(super) struct Record {
     pub(super) seen: Cell<bool>,
     /// When it was last known to have been seen.
     pub(super) since: Instant,
+    /// Magazines of threads that hold pieces with its tag.
+    pub(super) magazines: u32,
 }
 
 impl Record {
@@ -97,9 +101,16 @@ pub(super) struct Records {
     by_key: FxHashMap<Key, u32>,
     legacy: Option<u32>,
     spare: Vec<u32>,
+    /// How many collections are on their way from the desks, with tags that no magazine stands for any more.
+    moving: Arc<AtomicUsize>,
 }
 
 impl Records {
+    /// No records; none is dropped while `moving` is not 0.
+    pub(super) fn new(moving: Arc<AtomicUsize>) -> Self {
+        Self { moving, ..Self::default() }
+    }
+
     /// The record of an identity.
     #[inline]
     pub(super) fn find(&self, key: Key) -> Option<u32> {
@@ -147,7 +158,7 @@ impl Records {
             self.retire(place);
         }
         let (seen, since) = (Cell::new(true), Instant::now());
-        let record = Record { key, raw, blocking, closed: false, pins: 0, sealed: None, seen, since };
+        let record = Record { key, raw, blocking, closed: false, pins: 0, sealed: None, seen, since, magazines: 0 };
         let number = match self.spare.pop() {
             Some(number) => {
                 self.entries[number as usize] = Some(record);
@@ -166,6 +177,13 @@ impl Records {
         number
     }
 
+    /// A magazine for the record is set up (1) or gone (-1).
+    pub(super) fn pin_magazine(&mut self, record: u32, by: i32) {
+        if let Some(record) = self.get_mut(record) {
+            record.magazines = record.magazines.saturating_add_signed(by);
+        }
+    }
+
     /// The identity is over: nothing finds the record by it any more.
     pub(super) fn close(&mut self, record: u32) {
         let Some(entry) = self.get_mut(record) else { return };
@@ -176,11 +194,14 @@ impl Records {
 
     /// Drops the records that nothing needs: closed ones, and, where there are many, whatever has no block at all.
     pub(super) fn retire(&mut self, place: &Place) {
+        if self.moving.load(Ordering::Acquire) != 0 {
+            return;
+        }
         let many = self.len() >= MANY;
         for number in 0..self.entries.len() as u32 {
             let Some(record) = self.get(number) else { continue };
             // An event would go back to the driver here, under the lock: whoever asks it next takes it out.
-            let idle = record.pins == 0 && record.sealed.is_none();
+            let idle = record.pins == 0 && record.sealed.is_none() && record.magazines == 0;
             let may = (record.closed || many) && idle && record.key != Key::Legacy;
             if may && place.tag_unused(cur(number)) && place.tag_unused(sealed(number)) {
                 let key = record.key;

@@ -30,6 +30,7 @@ pub(super) use virtual_range::VirtualRange;
 use super::place::Place;
 use crate::error::Result;
 use crate::resource::Resource;
+use crate::tools::heaps;
 
 /// The unit of growth, in bytes.
 pub(super) const PAGE: u64 = 2 << 20;
@@ -96,10 +97,14 @@ impl Pages {
     /// # Errors
     /// What the driver or the upstream says; nothing changed.
     pub(super) fn grow(&self, plan: Plan, limit: Option<u64>, upstream: &Resource) -> Result<Plan> {
-        match self {
+        let plan = match self {
             Self::Virtual(v) => v.grow(plan, limit).map(|()| plan),
             Self::Chunks(c) => c.grow(plan, upstream),
+        }?;
+        if heaps::wanted() {
+            self.show(plan.offset..plan.offset + plan.bytes);
         }
+        Ok(plan)
     }
 
     /// The pieces that could go back, as (offset, usable bytes), by offset.
@@ -117,9 +122,26 @@ impl Pages {
         pieces: &[(u64, u64)],
         upstream: &Resource,
     ) -> (Vec<(u64, u64)>, Option<crate::error::Error>) {
-        match self {
+        if heaps::wanted() {
+            pieces.iter().for_each(|(offset, bytes)| heaps::leaving(self.ptr_of(*offset), *bytes));
+        }
+        let (stay, error) = match self {
             Self::Virtual(v) => v.give_back(pieces),
             Self::Chunks(c) => c.give_back(pieces, upstream),
+        };
+        if heaps::wanted() {
+            stay.iter().for_each(|(offset, bytes)| heaps::taken(self.ptr_of(*offset), *bytes));
+        }
+        (stay, error)
+    }
+
+    /// Tells a memory checker of the pieces at these offsets.
+    #[cold]
+    fn show(&self, offsets: std::ops::Range<u64>) {
+        for (offset, bytes) in self.pieces() {
+            if offsets.contains(&offset) {
+                heaps::taken(self.ptr_of(offset), bytes);
+            }
         }
     }
 }

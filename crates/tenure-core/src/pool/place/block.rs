@@ -47,29 +47,21 @@ pub(super) struct Block {
     pub(super) prev: u32,
     /// The block after it in the range.
     pub(super) next: u32,
-    /// Free: the previous in its list. Live: the low half of the owner. Run: index of the run.
+    /// Free: the previous in its list. Run: index of the run. What is known of a live block is in the ledger.
     pub(super) a: u32,
-    /// Free: the next in its list. Live: the high half of the owner.
+    /// Free: the next in its list.
     pub(super) b: u32,
-    /// Free: who may have it. Live: the stamp it was booked with.
+    /// Free: who may have it.
     pub(super) tag: u32,
     /// What it is.
     pub(super) state: State,
     /// 0 for large blocks, 1 for small ones: the halves that are kept apart.
     pub(super) zone: u8,
-    /// Live: what was asked for in units, when that is less than [`MIN_LARGE`]; otherwise 0.
-    pub(super) asked: u16,
 }
 
 const _: () = assert!(size_of::<Block>() == 32);
 
 impl Block {
-    /// The owner of a live block.
-    #[inline]
-    pub(super) fn owner(&self) -> u64 {
-        u64::from(self.a) | u64::from(self.b) << 32
-    }
-
     /// The first unit after it.
     #[inline]
     pub(super) fn end(&self) -> u32 {
@@ -84,7 +76,7 @@ pub(super) struct Blocks {
 }
 
 const EMPTY: Block =
-    Block { start: 0, units: 0, prev: NIL, next: NIL, a: 0, b: 0, tag: 0, state: State::Spare, zone: 0, asked: 0 };
+    Block { start: 0, units: 0, prev: NIL, next: NIL, a: 0, b: 0, tag: 0, state: State::Spare, zone: 0 };
 
 impl Blocks {
     pub(super) fn new() -> Self {

@@ -1,7 +1,8 @@
 //! The invariants of the placer, checked from nothing. For tests: linear in everything.
 
 use super::block::{MIN_LARGE, NIL, State};
-use super::runs::{Slot, class_units};
+use super::ledger::{self, HELD, LIVE, PENDING, RUN};
+use super::runs::class_units;
 use super::{Place, UNIT};
 
 impl Place {
@@ -50,7 +51,12 @@ impl Place {
                         starts.push(index);
                         live_units += u64::from(block.units);
                         live_count += 1;
-                        tag_live[block.tag as usize] += 1;
+                        let word = self.ledger.piece(index).word();
+                        if !matches!(ledger::state_of(word), LIVE | HELD) {
+                            return Err(format!("block {index} is live, and the ledger says {word:#x}"));
+                        }
+                        self.findable(block.start, index)?;
+                        tag_live[ledger::stamp_of(word) as usize] += 1;
                     }
                     State::Run => {
                         starts.push(index);
@@ -64,15 +70,20 @@ impl Place {
                         live_count += u64::from(run.live);
                         live_units += u64::from(run.live * units);
                         for slot in 0..run.len() {
-                            let entry = run.slot(slot);
-                            if entry.state == Slot::Live {
-                                tag_live[entry.tag as usize] += 1;
+                            let word = run.piece(slot).word();
+                            let (state, stamp) = (ledger::state_of(word), ledger::stamp_of(word));
+                            if matches!(state, LIVE | HELD) {
+                                tag_live[stamp as usize] += 1;
+                                self.findable(block.start + slot * units, index)?;
                             } else {
                                 tag_slots[run.tag_of(slot) as usize] += u64::from(units);
                             }
-                            if entry.state == Slot::Pending && (entry.tag == run.tag || entry.tag == super::PROVEN) {
+                            if state == PENDING && (stamp == run.tag || stamp == super::PROVEN) {
                                 return Err(format!("slot {slot} of run {} waits for nothing", block.a));
                             }
+                        }
+                        if ledger::state_of(self.ledger.piece(index).word()) != RUN {
+                            return Err(format!("block {index} is a run, and the ledger does not say so"));
                         }
                         let listed = self.listed(run.tag, run.class as usize, block.a);
                         if listed != (run.free_count() > 0) {
@@ -143,6 +154,14 @@ impl Place {
             return Err("the granule map does not name exactly the live blocks and runs".to_owned());
         }
         Ok(())
+    }
+
+    /// A free without the lock finds the piece.
+    fn findable(&self, unit: u32, block: u32) -> Result<(), String> {
+        match self.ledger.find(unit) {
+            Some(found) if found.block == block => Ok(()),
+            _ => Err(format!("the piece at unit {unit} of block {block} is not found without the lock")),
+        }
     }
 
     fn listed(&self, tag: u32, class: usize, run: u32) -> bool {

@@ -11,28 +11,31 @@
 //! so that at most one of them starts in each. The nearest start at or before an address is found through the tree of
 //! bits: one word in nearly every case, one word per level (at most [`LEVELS`]) in the worst.
 //!
-//! **Invariant**: bit `g` of level 0 is set exactly when `starts[g] != 0`; bit `i` of level `l + 1` is set exactly when
-//! word `i` of level `l` is not 0.
+//! The starts themselves are the [`Ledger`]'s, since a free reads them without the lock.
+//!
+//! **Invariant**: bit `g` of level 0 is set exactly when `starts[g]` names a block; bit `i` of level `l + 1` is set exactly
+//! when word `i` of level `l` is not 0.
 //!
 //! **Cost**: 4 bytes and 1 bit per 32 KiB of *touched* range: the arrays are zeroed allocations of the full size, which
 //! the system backs only where they are written.
 
-/// Units in a granule, as a power of two.
-const SHIFT: u32 = 7;
+use super::block::NIL;
+use super::ledger::{GRANULE as SHIFT, Ledger};
+use crate::sync::Arc;
 
 /// Levels of the bit tree: 64^6 granules are more than any range has.
 const LEVELS: usize = 6;
 
 /// Which block starts where.
 pub(super) struct GranuleMap {
-    starts: Vec<u32>,
+    ledger: Arc<Ledger>,
     levels: Vec<Vec<u64>>,
 }
 
 impl GranuleMap {
-    /// A map for a range of `units` units.
-    pub(super) fn new(units: u64) -> Self {
-        let granules = (units >> SHIFT) as usize + 1;
+    /// A map over the granules of a ledger.
+    pub(super) fn new(ledger: Arc<Ledger>) -> Self {
+        let granules = ledger.granules();
         let mut levels = Vec::new();
         let mut bits = granules;
         for _ in 0..LEVELS {
@@ -42,15 +45,15 @@ impl GranuleMap {
                 break;
             }
         }
-        Self { starts: vec![0; granules], levels }
+        Self { ledger, levels }
     }
 
     /// Notes that `block` starts at `unit`.
     #[inline]
     pub(super) fn set(&mut self, unit: u32, block: u32) {
         let granule = (unit >> SHIFT) as usize;
-        debug_assert_eq!(self.starts[granule], 0, "two starts in one granule");
-        self.starts[granule] = block;
+        debug_assert_eq!(self.ledger.start_in(granule), NIL, "two starts in one granule");
+        self.ledger.set_start(granule, block);
         let mut index = granule;
         for level in &mut self.levels {
             let word = &mut level[index >> 6];
@@ -67,8 +70,8 @@ impl GranuleMap {
     #[inline]
     pub(super) fn clear(&mut self, unit: u32) {
         let granule = (unit >> SHIFT) as usize;
-        debug_assert_ne!(self.starts[granule], 0, "no start in this granule");
-        self.starts[granule] = 0;
+        debug_assert_ne!(self.ledger.start_in(granule), NIL, "no start in this granule");
+        self.ledger.set_start(granule, NIL);
         let mut index = granule;
         for level in &mut self.levels {
             let word = &mut level[index >> 6];
@@ -93,7 +96,7 @@ impl GranuleMap {
     }
 
     fn find(&self, granule: usize) -> Option<u32> {
-        if granule >= self.starts.len() {
+        if granule >= self.ledger.granules() {
             return None;
         }
         let mut index = granule;
@@ -106,7 +109,7 @@ impl GranuleMap {
                 for lower in self.levels[..depth].iter().rev() {
                     found = (found << 6) + 63 - lower[found].leading_zeros() as usize;
                 }
-                return Some(self.starts[found]);
+                return Some(self.ledger.start_in(found));
             }
             index >>= 6;
             inclusive = false;
@@ -120,7 +123,7 @@ impl GranuleMap {
         for (index, word) in self.levels[0].iter().enumerate() {
             let mut word = *word;
             while word != 0 {
-                found.push(self.starts[(index << 6) + word.trailing_zeros() as usize]);
+                found.push(self.ledger.start_in((index << 6) + word.trailing_zeros() as usize));
                 word &= word - 1;
             }
         }
@@ -130,11 +133,11 @@ impl GranuleMap {
 
 #[cfg(test)]
 mod tests {
-    use super::GranuleMap;
+    use super::{Arc, GranuleMap, Ledger};
 
     #[test]
     fn the_nearest_start_is_found_over_any_distance() {
-        let mut map = GranuleMap::new(1 << 30);
+        let mut map = GranuleMap::new(Arc::new(Ledger::new(1 << 23 | 1)));
         let units = [0u32, 128, 129 * 128 + 7, 70_000 * 128, 5_000_000 * 128 + 127];
         for (i, unit) in units.iter().enumerate() {
             map.set(*unit, i as u32 + 1);

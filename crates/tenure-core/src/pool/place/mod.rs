@@ -6,6 +6,7 @@
 //!         runs (slots, bitmap)   bins (two-level fit)     granule map: address -> block, checked
 //!              \________________/                           |
 //!                    blocks, 32 bytes each, tiling the mapped ranges; equal tags that touch are one block
+//!                    ledger: what a free is checked against, also without the pool's lock
 //! ```
 //!
 //! Positions are offsets in a range of at most 2^32 units of [`UNIT`] bytes; the layer above turns them into addresses.
@@ -22,12 +23,13 @@
 //! equal tags; every free block is in one list of its tag; bitmaps agree.
 //!
 //! **Cost**: allocate and free are constant (32 blocks of one list are compared at most, one bitmap of four words is
-//! read); relabelling is linear in the pieces of the tag; 32 bytes a block, 16 a slot.
+//! read); relabelling is linear in the pieces of the tag; 64 bytes a block, 16 a slot.
 
 mod bins;
 mod block;
 mod check;
 mod granule;
+pub(in crate::pool) mod ledger;
 mod ranges;
 mod runs;
 mod small;
@@ -37,9 +39,15 @@ mod vacate;
 use bins::Bins;
 use block::{Blocks, MAX_SMALL, MIN_LARGE, NIL, State};
 use granule::GranuleMap;
+use ledger::{GRANULE, LIVE, Ledger, NO_SLOT, Piece, SlotStore, WHOLE};
 use ranges::Range;
-use runs::{CLASSES, Run, Slot, class_of, class_units, slots_for};
-pub use vacate::Piece;
+use runs::{Run, class_of, slots_for};
+pub use vacate::Vacated;
+
+use crate::sync::Arc;
+
+pub(in crate::pool) use runs::CLASSES;
+pub(in crate::pool) use runs::class_units;
 
 /// Bytes in a unit: what everything is rounded to.
 pub const UNIT: u64 = 256;
@@ -71,6 +79,7 @@ pub enum Fault {
 pub struct Entry {
     block: u32,
     slot: u32,
+    word: u64,
     /// Where it starts, in bytes from the start of the range.
     pub offset: u64,
     /// What it was asked for, rounded as every request is.
@@ -81,6 +90,37 @@ pub struct Entry {
     pub owner: u64,
     /// What it was stamped with.
     pub stamp: u32,
+}
+
+/// A piece that was freed and is kept by who freed it: handed out as far as the placer is concerned.
+#[derive(Clone, Copy)]
+pub(in crate::pool) struct Held {
+    piece: *const Piece,
+    /// Its first unit.
+    pub(in crate::pool) unit: u32,
+    block: u32,
+    slot: u32,
+}
+
+// SAFETY: the piece is atomics, in an array that lives as long as the placer does.
+unsafe impl Send for Held {}
+
+impl Held {
+    /// What [`Ledger::find`] found at `unit` and the caller has claimed.
+    #[inline]
+    pub(in crate::pool) fn claimed(found: &ledger::Found<'_>, unit: u32) -> Self {
+        Self { piece: found.piece, unit, block: found.block, slot: found.slot }
+    }
+
+    /// Hands it out again for the same stream.
+    ///
+    /// # Safety
+    /// The placer that it came from is alive.
+    #[inline]
+    pub(in crate::pool) unsafe fn hand_out(self, word: u64, owner: u64) {
+        // SAFETY: pieces live as long as their placer.
+        unsafe { (*self.piece).set(word, owner) };
+    }
 }
 
 /// What the placer knows of one tag.
@@ -107,6 +147,8 @@ impl Tag {
 pub struct Place {
     blocks: Blocks,
     map: GranuleMap,
+    ledger: Arc<Ledger>,
+    store: SlotStore,
     tags: Vec<Option<Box<Tag>>>,
     runs: Vec<Run>,
     spare_runs: Vec<u32>,
@@ -139,6 +181,17 @@ fn rounded(bytes: u64) -> u32 {
     if units <= MAX_SMALL { class_units(class_of(units.max(1))) } else { units }
 }
 
+/// What a free of so many bytes finds booked: a class, or [`WHOLE`] and the units of the block.
+#[inline]
+pub(in crate::pool) fn class_and_units(bytes: u64) -> (usize, u32) {
+    let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+    if units > MAX_SMALL {
+        return (WHOLE, units);
+    }
+    let class = class_of(units.max(1));
+    (class, class_units(class))
+}
+
 /// A request's size as it is booked, in bytes. Equal results mean that two sizes cannot be told apart.
 #[inline]
 pub fn rounded_bytes(bytes: u64) -> u64 {
@@ -150,9 +203,12 @@ impl Place {
     /// `small_base` and above stays in the small zone.
     pub fn new(span: u64, small_base: u64) -> Self {
         let units = (span / UNIT).min(u64::from(u32::MAX));
+        let ledger = Arc::new(Ledger::new((units >> GRANULE) as usize + 1));
         Self {
             blocks: Blocks::new(),
-            map: GranuleMap::new(units),
+            map: GranuleMap::new(ledger.clone()),
+            ledger,
+            store: SlotStore::new(),
             tags: Vec::new(),
             runs: vec![Run::spare()],
             spare_runs: Vec::new(),
@@ -164,6 +220,11 @@ impl Place {
             mapped_units: 0,
             small_base: (small_base / UNIT).min(u64::from(u32::MAX)) as u32,
         }
+    }
+
+    /// What is readable without the lock.
+    pub(in crate::pool) fn ledger(&self) -> Arc<Ledger> {
+        self.ledger.clone()
     }
 
     /// Bytes handed out, as rounded.
@@ -236,16 +297,19 @@ impl Place {
         let units = bytes.div_ceil(UNIT);
         let align = (align / UNIT).max(1) as u32;
         let offset = if units <= u64::from(MAX_SMALL) && align <= MAX_SMALL {
-            self.allocate_slot((units as u32).max(1), align, tags, stamp, owner, zone)?
+            let (held, word) = self.allocate_slot((units as u32).max(1), align, tags, stamp, zone)?;
+            // SAFETY: the piece is this placer's.
+            unsafe { held.hand_out(word, owner) };
+            held.unit
         } else {
             let units = u32::try_from(units).ok()?;
-            let asked = if units <= MAX_SMALL { rounded(bytes) as u16 } else { 0 };
+            let class = if units <= MAX_SMALL { class_of(units.max(1)) } else { WHOLE };
             let index = self.carve(units.max(MIN_LARGE), align, tags, zone)?;
             let block = &mut self.blocks[index];
             block.state = State::Live;
-            (block.tag, block.asked) = (stamp, asked);
-            (block.a, block.b) = (owner as u32, (owner >> 32) as u32);
             let (start, units) = (block.start, block.units);
+            self.ledger.make_room(index);
+            self.ledger.begin_block(index, start, units, ledger::word(LIVE, class, start, stamp), owner);
             self.map.set(start, index);
             self.note_live(start, units, stamp, zone);
             start
@@ -268,6 +332,14 @@ impl Place {
         self.live_units -= u64::from(units);
         self.live_count -= 1;
         self.tag(stamp).live -= 1;
+    }
+
+    /// How many bytes the tightest free block of `tags` that serves a large request would have left.
+    pub(in crate::pool) fn slack(&self, bytes: u64, align: u64, tags: &[u32]) -> Option<u64> {
+        let (units, align) = (u32::try_from(bytes.div_ceil(UNIT)).ok()?, (align / UNIT).max(1) as u32);
+        let fits =
+            tags.iter().filter_map(|tag| self.tag_ref(*tag)?.bins[LARGE as usize].fit(&self.blocks, units, align));
+        fits.map(|index| u64::from(self.blocks[index].units - units) * UNIT).min()
     }
 
     /// Takes `units` units at a multiple of `align` out of the free blocks of `tags` in `zone`: out of its list, in no
@@ -326,7 +398,7 @@ impl Place {
     fn release(&mut self, index: u32, tag: u32) -> u32 {
         let (prev, next, zone) = (self.blocks[index].prev, self.blocks[index].next, self.blocks[index].zone);
         let block = &mut self.blocks[index];
-        (block.state, block.tag, block.asked) = (State::Free, tag, 0);
+        (block.state, block.tag) = (State::Free, tag);
         let merges = |b: &block::Block| b.state == State::Free && b.tag == tag && b.zone == zone;
         let mut index = index;
         if merges(&self.blocks[next]) {
@@ -373,45 +445,69 @@ impl Place {
         if unit >= block.end() {
             return Err(freed());
         }
-        if block.state == State::Run {
+        let (piece, slot, start, units) = if block.state == State::Run {
             let run = &self.runs[block.a as usize];
             let units = class_units(run.class as usize);
             let slot = (unit - block.start) / units;
-            let entry = run.slot(slot);
-            if entry.state != Slot::Live {
-                return Err(freed());
-            }
-            return Ok(Entry {
-                block: index,
-                slot,
-                offset: u64::from(block.start + slot * units) * UNIT,
-                bytes: u64::from(entry.asked) * UNIT,
-                held: u64::from(units) * UNIT,
-                owner: entry.owner,
-                stamp: entry.tag,
-            });
+            (run.piece(slot), slot, block.start + slot * units, units)
+        } else {
+            (self.ledger.piece(index), NO_SLOT, block.start, block.units)
+        };
+        let (word, owner) = (piece.word(), piece.owner());
+        if ledger::state_of(word) != LIVE {
+            return Err(freed());
         }
-        let asked = if block.asked != 0 { u32::from(block.asked) } else { block.units };
+        let class = ledger::class_in(word);
+        let asked = if class == WHOLE { units } else { class_units(class) };
         Ok(Entry {
             block: index,
-            slot: 0,
-            offset: u64::from(block.start) * UNIT,
+            slot,
+            word,
+            offset: u64::from(start) * UNIT,
             bytes: u64::from(asked) * UNIT,
-            held: u64::from(block.units) * UNIT,
-            owner: block.owner(),
-            stamp: block.tag,
+            held: u64::from(units) * UNIT,
+            owner,
+            stamp: ledger::stamp_of(word),
         })
     }
 
-    /// Frees what [`Place::entry`] found, nothing having happened in between, in the order of `tag`.
+    /// Frees what [`Place::entry`] found, in the order of `tag`. False when somebody else freed it since, without the lock.
     #[inline]
-    pub fn free(&mut self, entry: &Entry, tag: u32) {
-        let block = &self.blocks[entry.block];
-        if block.state != State::Run {
+    pub fn free(&mut self, entry: &Entry, tag: u32) -> bool {
+        if !self.piece_of(entry.block, entry.slot).claim(entry.word, entry.owner) {
+            return false;
+        }
+        self.give(entry.block, entry.slot, tag);
+        true
+    }
+
+    #[inline]
+    fn piece_of(&self, block: u32, slot: u32) -> &Piece {
+        if slot == NO_SLOT {
+            return self.ledger.piece(block);
+        }
+        self.runs[self.blocks[block].a as usize].piece(slot)
+    }
+
+    /// Takes back what was claimed or taken by [`Place::hold`], in the order of `tag`.
+    #[inline]
+    pub(in crate::pool) fn give_back(&mut self, held: Held, tag: u32) {
+        self.give(held.block, held.slot, tag);
+    }
+
+    /// Frees a piece that is its holder's.
+    #[inline]
+    fn give(&mut self, index: u32, slot: u32, tag: u32) {
+        let word = self.piece_of(index, slot).word();
+        debug_assert_eq!(ledger::state_of(word), ledger::HELD, "block {index}, slot {slot}");
+        let stamp = ledger::stamp_of(word);
+        let block = &self.blocks[index];
+        if slot == NO_SLOT {
             let (start, units) = (block.start, block.units);
+            self.ledger.piece(index).set(ledger::FREE, 0);
             self.map.clear(start);
-            self.note_dead(units, entry.stamp);
-            self.release(entry.block, tag);
+            self.note_dead(units, stamp);
+            self.release(index, tag);
             return;
         }
         let run = block.a;
@@ -419,10 +515,10 @@ impl Place {
         let class = state.class as usize;
         let units = class_units(class);
         let was_full = state.free_count() == 0;
-        let own = state.free(entry.slot, tag);
+        let own = state.free(slot, tag);
         let (run_tag, empty) = (state.tag, state.live == 0);
-        self.note_dead(units, entry.stamp);
-        self.tag(entry.stamp).live_slots[class] -= 1;
+        self.note_dead(units, stamp);
+        self.tag(stamp).live_slots[class] -= 1;
         self.tag(if own { run_tag } else { tag }).slot_units += u64::from(units);
         if own && was_full {
             self.list(run);

@@ -19,9 +19,10 @@
 //! one block does not cut and join each time; [`super::Place::drain`] gives those back.
 
 use super::block::{MAX_SMALL, MIN_LARGE, NIL};
+use super::ledger::{self, FREE, HELD, LIVE, PENDING, Piece, Slots};
 
 /// Number of small classes.
-pub(super) const CLASSES: usize = 40;
+pub(in crate::pool) const CLASSES: usize = 40;
 /// The most slots of one run.
 pub(super) const MAX_SLOTS: u32 = 256;
 /// The most units of one run, where two slots fit in.
@@ -41,12 +42,38 @@ pub(super) fn class_of(units: u32) -> usize {
 
 /// The units of a slot of a class.
 #[inline]
-pub(super) fn class_units(class: usize) -> u32 {
-    if class < 16 {
-        return class as u32 + 1;
+pub(in crate::pool) fn class_units(class: usize) -> u32 {
+    UNITS.get(class).map_or(0, |units| u32::from(*units))
+}
+
+/// See [`class_units`].
+const UNITS: [u16; CLASSES] = {
+    let mut units = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        let power = 4 + (class as u16).saturating_sub(16) / 8;
+        units[class] = if class < 16 { class as u16 + 1 } else { (9 + (class as u16 - 16) % 8) << (power - 3) };
+        class += 1;
     }
-    let power = 4 + (class as u32 - 16) / 8;
-    (9 + (class as u32 - 16) % 8) << (power - 3)
+    units
+};
+
+/// 2^32 over the units of a class, rounded up: a division of what is shorter than a run is a multiplication with it.
+const RECIPROCALS: [u64; CLASSES] = {
+    let mut reciprocals = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        reciprocals[class] = (1u64 << 32).div_ceil(UNITS[class] as u64);
+        class += 1;
+    }
+    reciprocals
+};
+
+/// Which slot of a run begins `inside` units after its start; `None` when none does.
+#[inline]
+pub(super) fn slot_at(inside: u32, class: usize) -> Option<u32> {
+    let slot = ((u64::from(inside) * RECIPROCALS.get(class)?) >> 32) as u32;
+    (slot * class_units(class) == inside).then_some(slot)
 }
 
 /// How many slots a new run of a class gets when `live` slots of it are in use already: runs grow with the demand, so
@@ -57,35 +84,6 @@ pub(super) fn slots_for(class: usize, live: u32) -> u32 {
     let least = MIN_LARGE.div_ceil(units);
     (live / 4).min(MAX_UNITS / units).min(MAX_SLOTS).max(least)
 }
-
-/// What a slot is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub(super) enum Slot {
-    /// The run's tag may have it.
-    Free,
-    /// Handed out.
-    Live,
-    /// Freed in the order of another tag.
-    Pending,
-}
-
-/// What is known of one slot.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SlotEntry {
-    /// Live: who was asked for it.
-    pub(super) owner: u64,
-    /// Live: the stamp. Pending: the tag.
-    pub(super) tag: u32,
-    /// Live: the class size that was asked for, in units (less than the slot where the alignment asked for more).
-    pub(super) asked: u16,
-    /// What it is.
-    pub(super) state: Slot,
-}
-
-const _: () = assert!(size_of::<SlotEntry>() == 16);
-
-const FREE: SlotEntry = SlotEntry { owner: 0, tag: 0, asked: 0, state: Slot::Free };
 
 /// One block cut into slots.
 pub(super) struct Run {
@@ -104,7 +102,9 @@ pub(super) struct Run {
     /// Freed by others.
     pub(super) pending: u32,
     free: [u64; (MAX_SLOTS / 64) as usize],
-    slots: Vec<SlotEntry>,
+    /// Number of slots.
+    count: u32,
+    slots: Slots,
 }
 
 impl Run {
@@ -118,71 +118,85 @@ impl Run {
             live: 0,
             pending: 0,
             free: [0; (MAX_SLOTS / 64) as usize],
-            slots: Vec::new(),
+            count: 0,
+            slots: Slots::none(),
         }
     }
 
-    /// Makes the entry the run of `block`, all slots free. The slot table's memory is kept from run to run.
-    pub(super) fn start(&mut self, block: u32, class: usize, tag: u32, slots: u32) {
+    /// Makes the entry the run of `block`, all of its `count` slots free.
+    pub(super) fn start(&mut self, block: u32, class: usize, tag: u32, count: u32, slots: Slots) {
         self.block = block;
+        (self.count, self.slots) = (count, slots);
         self.class = class as u8;
         self.tag = tag;
         (self.prev, self.next, self.live, self.pending) = (NIL, NIL, 0, 0);
-        self.slots.clear();
-        self.slots.resize(slots as usize, FREE);
+        for slot in 0..count {
+            self.piece(slot).set(FREE, 0);
+        }
         for (i, word) in self.free.iter_mut().enumerate() {
-            let bits = slots.saturating_sub(i as u32 * 64).min(64);
+            let bits = count.saturating_sub(i as u32 * 64).min(64);
             *word = if bits == 0 { 0 } else { u64::MAX >> (64 - bits) };
         }
     }
 
+    /// The run is over; its pieces may serve another.
+    pub(super) fn end(&mut self) -> Slots {
+        self.block = NIL;
+        self.count = 0;
+        std::mem::replace(&mut self.slots, Slots::none())
+    }
+
     /// Number of slots.
     pub(super) fn len(&self) -> u32 {
-        self.slots.len() as u32
+        self.count
     }
 
     /// Slots that the run's tag may have.
     #[inline]
     pub(super) fn free_count(&self) -> u32 {
-        self.len() - self.live - self.pending
+        self.count - self.live - self.pending
     }
 
-    /// The slot's entry.
+    /// What is known of a slot.
     #[inline]
-    pub(super) fn slot(&self, slot: u32) -> &SlotEntry {
-        &self.slots[slot as usize]
+    pub(super) fn piece(&self, slot: u32) -> &Piece {
+        // The array has room for the run's slots; what has none is nobody's.
+        self.slots.get(slot).unwrap_or(ledger::nobody())
     }
 
-    /// Hands out the lowest free slot.
+    /// Takes the lowest free slot; what it becomes is the caller's to set.
     #[inline]
-    pub(super) fn take(&mut self, owner: u64, stamp: u32, asked: u16) -> Option<u32> {
+    pub(super) fn take(&mut self) -> Option<u32> {
         for (i, word) in self.free.iter_mut().enumerate() {
             if *word != 0 {
                 let bit = word.trailing_zeros();
                 *word &= *word - 1;
-                let slot = i as u32 * 64 + bit;
-                self.slots[slot as usize] = SlotEntry { owner, tag: stamp, asked, state: Slot::Live };
                 self.live += 1;
-                return Some(slot);
+                return Some(i as u32 * 64 + bit);
             }
         }
         None
     }
 
-    /// Frees a live slot in the order of `tag`; true when the run's tag may have it.
+    /// Frees a slot that was handed out, in the order of `tag`; true when the run's tag may have it.
     #[inline]
     pub(super) fn free(&mut self, slot: u32, tag: u32) -> bool {
-        let entry = &mut self.slots[slot as usize];
         self.live -= 1;
         if tag == self.tag || tag == super::PROVEN {
-            *entry = FREE;
+            self.piece(slot).set(FREE, 0);
             self.free[slot as usize / 64] |= 1 << (slot % 64);
             true
         } else {
-            *entry = SlotEntry { tag, state: Slot::Pending, ..FREE };
+            self.piece(slot).set(ledger::word(PENDING, 0, 0, tag), 0);
             self.pending += 1;
             false
         }
+    }
+
+    /// The tag that a pending slot waits for.
+    fn awaited(&self, slot: u32) -> Option<u32> {
+        let word = self.piece(slot).word();
+        (ledger::state_of(word) == PENDING).then(|| ledger::stamp_of(word))
     }
 
     /// Gives pending slots of tag `from` the tag `to`; says how many.
@@ -191,15 +205,15 @@ impl Run {
             return 0;
         }
         let mut count = 0;
-        for (i, entry) in self.slots.iter_mut().enumerate() {
-            if entry.state == Slot::Pending && entry.tag == from {
+        for slot in 0..self.count {
+            if self.awaited(slot) == Some(from) {
                 count += 1;
                 if to == super::PROVEN || to == self.tag {
-                    *entry = FREE;
-                    self.free[i / 64] |= 1 << (i % 64);
+                    self.piece(slot).set(FREE, 0);
+                    self.free[slot as usize / 64] |= 1 << (slot % 64);
                     self.pending -= 1;
                 } else {
-                    entry.tag = to;
+                    self.piece(slot).set(ledger::word(PENDING, 0, 0, to), 0);
                 }
             }
         }
@@ -208,21 +222,21 @@ impl Run {
 
     /// The tag in whose order a slot that is not live may be had.
     pub(super) fn tag_of(&self, slot: u32) -> u32 {
-        let entry = self.slot(slot);
-        if entry.state == Slot::Pending { entry.tag } else { self.tag }
+        self.awaited(slot).unwrap_or(self.tag)
     }
 
     /// What is wrong with it, if anything is.
     pub(super) fn check(&self) -> Result<(), String> {
-        let count = |state| self.slots.iter().filter(|s| s.state == state).count() as u32;
-        if count(Slot::Live) != self.live || count(Slot::Pending) != self.pending {
+        let state = |slot| ledger::state_of(self.piece(slot).word());
+        let live = (0..self.count).filter(|slot| matches!(state(*slot), LIVE | HELD)).count() as u32;
+        let pending = (0..self.count).filter(|slot| state(*slot) == PENDING).count() as u32;
+        if live != self.live || pending != self.pending {
             return Err(format!("the counts of the run at block {} are wrong", self.block));
         }
-        for i in 0..MAX_SLOTS {
-            let bit = self.free[i as usize / 64] >> (i % 64) & 1 == 1;
-            let free = self.slots.get(i as usize).is_some_and(|s| s.state == Slot::Free);
-            if bit != free {
-                return Err(format!("slot {i} of the run at block {} and the bitmap disagree", self.block));
+        for slot in 0..MAX_SLOTS {
+            let bit = self.free[slot as usize / 64] >> (slot % 64) & 1 == 1;
+            if bit != (slot < self.count && state(slot) == FREE) {
+                return Err(format!("slot {slot} of the run at block {} and the bitmap disagree", self.block));
             }
         }
         Ok(())
@@ -245,6 +259,17 @@ mod tests {
             before = units;
         }
         assert_eq!(before, MAX_SMALL);
+    }
+
+    #[test]
+    fn slots_are_found_without_a_division() {
+        for class in 0..CLASSES {
+            let units = class_units(class);
+            for inside in 0..2 * MAX_UNITS {
+                let slot = inside.is_multiple_of(units).then_some(inside / units);
+                assert_eq!(slot_at(inside, class), slot, "{inside} units in class {class}");
+            }
+        }
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! and bins; it is constant but for [`Place::drain`], which looks at every run.
 
 use super::block::{NIL, State};
+use super::ledger::{self, HELD, LIVE};
 use super::runs::{Run, class_of, class_units, slots_for};
-use super::{PROVEN, Place, UNPROVEN};
+use super::{Held, PROVEN, Place, UNPROVEN};
 
 impl Place {
+    /// A slot for `units` units, held, and the word that hands it out.
     #[inline]
     pub(super) fn allocate_slot(
         &mut self,
@@ -15,14 +17,53 @@ impl Place {
         align: u32,
         tags: &[u32],
         stamp: u32,
-        owner: u64,
         zone: u8,
-    ) -> Option<u32> {
-        let asked = class_units(class_of(units)) as u16;
+    ) -> Option<(Held, u64)> {
+        let asked = class_of(units);
         // A slot of a power of two at least as large as the alignment, in a run that starts at a multiple of it, is aligned.
         let class = class_of(if align > 1 { units.next_power_of_two().max(align) } else { units });
-        let (mut run, mut tag) = (NIL, PROVEN);
-        'search: for candidate in tags {
+        let (mut run, mut tag) = self.run_with_room(class, align, tags);
+        if run == NIL {
+            (run, tag) = self.new_run(class, align, tags, stamp, zone)?;
+        }
+        if tag == PROVEN && stamp > UNPROVEN {
+            self.adopt(run, stamp);
+            tag = stamp;
+        }
+        let held = self.slot_of(run, tag, stamp, asked, zone)?;
+        Some((held, ledger::word(LIVE, asked, held.unit, stamp)))
+    }
+
+    /// Takes up to `count` slots of a class for a cache of `stamp`, out of runs that are there, and gives each to `keep`;
+    /// says how many.
+    pub(in crate::pool) fn hold(
+        &mut self,
+        class: usize,
+        count: u32,
+        tags: &[u32],
+        stamp: u32,
+        mut keep: impl FnMut(Held),
+    ) -> u32 {
+        for taken in 0..count {
+            let (run, mut tag) = self.run_with_room(class, 1, tags);
+            if run == NIL {
+                return taken;
+            }
+            if tag == PROVEN && stamp > UNPROVEN {
+                self.adopt(run, stamp);
+                tag = stamp;
+            }
+            let zone = self.blocks[self.runs[run as usize].block].zone;
+            let Some(held) = self.slot_of(run, tag, stamp, class, zone) else { return taken };
+            keep(held);
+        }
+        count
+    }
+
+    /// A run of a class with a free slot that one of `tags` may have, and that tag.
+    #[inline]
+    fn run_with_room(&self, class: usize, align: u32, tags: &[u32]) -> (u32, u32) {
+        for candidate in tags {
             let Some(Some(entry)) = self.tags.get(*candidate as usize) else { continue };
             let mut index = entry.runs[class];
             for _ in 0..8 {
@@ -30,40 +71,48 @@ impl Place {
                     break;
                 }
                 if align == 1 || self.blocks[self.runs[index as usize].block].start.is_multiple_of(align) {
-                    (run, tag) = (index, *candidate);
-                    break 'search;
+                    return (index, *candidate);
                 }
                 index = self.runs[index as usize].next;
             }
         }
-        if run == NIL {
-            (run, tag) = self.new_run(class, align, tags, stamp, zone)?;
-        }
-        if tag == PROVEN && stamp > UNPROVEN {
-            self.unlist(run);
-            let entry = &mut self.runs[run as usize];
-            let free = u64::from(entry.free_count() * class_units(class));
-            entry.tag = stamp;
-            // Slots that others left in the new tag's order are its own again.
-            let own = u64::from(entry.relabel(stamp, stamp) * class_units(class));
-            self.tag(PROVEN).slot_units -= free;
-            self.tag(stamp).slot_units += free;
-            debug_assert!(own <= self.tag(stamp).slot_units);
-            self.list(run);
-            tag = stamp;
-        }
+        (NIL, PROVEN)
+    }
+
+    /// A proven run becomes one of `stamp`.
+    fn adopt(&mut self, run: u32, stamp: u32) {
+        self.unlist(run);
         let entry = &mut self.runs[run as usize];
-        let slot = entry.take(owner, stamp, asked)?;
+        let units = class_units(entry.class as usize);
+        let free = u64::from(entry.free_count() * units);
+        entry.tag = stamp;
+        // Slots that others left in the new tag's order are its own again.
+        let own = u64::from(entry.relabel(stamp, stamp) * units);
+        self.tag(PROVEN).slot_units -= free;
+        self.tag(stamp).slot_units += free;
+        debug_assert!(own <= self.tag(stamp).slot_units);
+        self.list(run);
+    }
+
+    /// Takes a slot out of a run of `tag` that has one: held, with the class that was asked for.
+    #[inline]
+    fn slot_of(&mut self, run: u32, tag: u32, stamp: u32, asked: usize, zone: u8) -> Option<Held> {
+        let entry = &mut self.runs[run as usize];
+        let slot = entry.take()?;
         let full = entry.free_count() == 0;
-        let slot_units = class_units(class);
-        let start = self.blocks[entry.block].start + slot * slot_units;
+        let (block, class) = (entry.block, entry.class as usize);
+        let units = class_units(class);
+        let start = self.blocks[block].start + slot * units;
+        let piece = self.runs[run as usize].piece(slot);
+        piece.set(ledger::word(HELD, asked, start, stamp), 0);
+        let held = Held { piece, unit: start, block, slot };
         if full {
             self.unlist(run);
         }
-        self.tag(tag).slot_units -= u64::from(slot_units);
+        self.tag(tag).slot_units -= u64::from(units);
         self.tag(stamp).live_slots[class] += 1;
-        self.note_live(start, slot_units, stamp, zone);
-        Some(start)
+        self.note_live(start, units, stamp, zone);
+        Some(held)
     }
 
     /// Cuts a new run from the free blocks of `tags`.
@@ -90,13 +139,17 @@ impl Place {
             self.runs.push(Run::spare());
             self.runs.len() as u32 - 1
         });
-        self.runs[run as usize].start(block, class, tag, slots);
+        let pieces = self.store.take(slots);
+        self.runs[run as usize].start(block, class, tag, slots, pieces);
         let (start, tag) = {
             let entry = &mut self.blocks[block];
             (entry.state, entry.a) = (State::Run, run);
             (entry.start, entry.tag)
         };
+        self.ledger.make_room(block);
+        self.ledger.set_slots(block, start, slots * units, class, Some(pieces));
         self.map.set(start, block);
+        self.ledger.set_run(start, slots * units, block);
         self.tag(tag).slot_units += u64::from(slots * units);
         self.list(run);
         Some((run, tag))
@@ -134,11 +187,13 @@ impl Place {
         if self.runs[run as usize].free_count() > 0 {
             self.unlist(run);
         }
-        let entry = &mut self.runs[run as usize];
+        let entry = &self.runs[run as usize];
         let index = entry.block;
-        entry.block = NIL;
-        let (units, slots) = (class_units(entry.class as usize), entry.len());
-        self.map.clear(self.blocks[index].start);
+        let (class, slots) = (entry.class as usize, entry.len());
+        let (units, start) = (class_units(class), self.blocks[index].start);
+        self.map.clear(start);
+        self.ledger.clear_run(start, slots * units, index);
+        self.ledger.set_slots(index, start, slots * units, class, None);
         let mut index = index;
         let mut slot = 0;
         while slot < slots {
@@ -162,6 +217,8 @@ impl Place {
             index = rest;
             slot = end;
         }
+        let pieces = self.runs[run as usize].end();
+        self.store.give(pieces);
         self.spare_runs.push(run);
     }
 

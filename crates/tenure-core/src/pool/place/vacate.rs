@@ -18,7 +18,7 @@ use super::{PROVEN, Place, UNIT};
 
 /// One piece of free memory that was taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Vacated {
     /// Where it was, in bytes.
     pub offset: u64,
     /// Its length in bytes.
@@ -53,7 +53,7 @@ impl Place {
 
     /// Takes `bytes` bytes at `offset` out of the mapped ranges, all of them free with whatever tags; what they were comes
     /// back, by address. Where something live lies among them nothing happens and the answer is empty.
-    pub fn vacate(&mut self, offset: u64, bytes: u64) -> Vec<Piece> {
+    pub fn vacate(&mut self, offset: u64, bytes: u64) -> Vec<Vacated> {
         let start = (offset / UNIT) as u32;
         let end = start + (bytes / UNIT) as u32;
         let after = self.ranges.partition_point(|r| r.start <= start);
@@ -84,7 +84,7 @@ impl Place {
             self.cut(index, end);
             let block = self.blocks[index];
             self.remove_free(index);
-            pieces.push(Piece {
+            pieces.push(Vacated {
                 offset: u64::from(block.start) * UNIT,
                 bytes: u64::from(block.units) * UNIT,
                 tag: block.tag,

@@ -1,0 +1,426 @@
+//! *cache*: what a thread has freed and may have again, without a word that another thread touches.
+//!
+//! ```text
+//!   thread 1 --> desk | magazine of stream A:  256 B [ooo]  512 B [o]  1 KiB [oooo] ...      pieces, freed on A
+//!                     | magazine of stream B:  ...
+//!                     | outbox:  pieces of A that were freed on B
+//!                     | parked:  the last large block, freed on A
+//!                     | credit:  bytes that are not in the pool's figures yet
+//!   thread 2 --> desk | ...
+//!                          |  full, needed elsewhere, or another large size: given back in one go
+//!                          v
+//!                     the placer, under the pool's lock, with the tag of the stream
+//! ```
+//!
+//! A piece in a magazine is *held*: handed out as far as the placer is concerned, free as far as anyone else is. Allocating
+//! takes it back for the same stream with two stores. A free that finds the piece booked for the stream it names puts it in
+//! the magazine with one compare-exchange; one that names another stream of this desk goes to the outbox.
+//!
+//! **A large block** is worth a place where it merges. So a desk parks one, and gives it back as soon as it is asked for
+//! anything else; a loop that allocates and frees one size meets the same block, and the placer sees no difference.
+//!
+//! **Invariants**
+//! * I2: what is in the magazine of a stream was freed in that stream's order, and goes back with its tag.
+//! * A record with a magazine anywhere is not dropped (`Record::magazines`), so that a stamp in a desk is never another
+//!   stream's.
+//! * The latch of a desk is taken before the pool's lock, never after; the list of desks before both. No driver call, no
+//!   upstream, no user code under any of them.
+//! * The published figure of live bytes is never above the truth (`tally.rs`).
+//!
+//! **Cost**: a pair is two latches (an exchange each) and a compare-exchange of its own thread. A magazine holds at most
+//! [`CLASS_BYTES`] or [`LEAST`] pieces of a class.
+
+mod latch;
+mod seat;
+
+use smallvec::SmallVec;
+use tenure_driver::RawStream;
+
+use super::State;
+use super::order::{Key, cur};
+use super::place::{CLASSES, Held, UNIT, class_units};
+use crate::adaptor::tally::Shared;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Arc, Mutex};
+pub(super) use latch::Hold;
+use latch::Latch;
+
+/// Bytes of one class that a magazine holds at most.
+const CLASS_BYTES: u64 = 64 << 10;
+/// Pieces of a class that a magazine may hold whatever their size.
+const LEAST: u64 = 2;
+/// Pieces of a class that it holds at most.
+const MOST: u64 = 64;
+const _: () = assert!(MOST <= u8::MAX as u64);
+/// Magazines of one desk; the one used longest ago goes.
+const MAGAZINES: usize = 8;
+/// Pieces in the outbox.
+const OUTBOX: usize = 32;
+/// Bytes that a desk may keep out of the pool's figures.
+const CREDIT: i64 = 1 << 20;
+/// So many desks whose threads have ended are left standing until a slow path comes by.
+const LEFT: usize = 16;
+
+/// How many pieces of a class a magazine holds at most.
+fn room(class: usize) -> usize {
+    (CLASS_BYTES / (u64::from(class_units(class)) * UNIT)).clamp(LEAST, MOST) as usize
+}
+
+/// The pieces of one class.
+struct Stack {
+    pieces: Vec<Held>,
+    /// How many to take when there are none: doubles each time.
+    wants: u8,
+    /// How many there may be.
+    room: u8,
+}
+
+/// What was freed in the order of one stream.
+struct Magazine {
+    key: u64,
+    raw: RawStream,
+    record: u32,
+    stamp: u32,
+    classes: Box<[Stack; CLASSES]>,
+}
+
+/// A block above the small sizes.
+struct Parked {
+    held: Held,
+    units: u32,
+    stamp: u32,
+}
+
+/// What to do where somebody else has a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lock {
+    /// Wait for it.
+    Wait,
+    /// Do without.
+    Try,
+}
+
+/// What a desk has. See the module.
+#[derive(Default)]
+pub(super) struct Drawer {
+    /// The one used last is first.
+    magazines: SmallVec<[Magazine; 2]>,
+    outbox: Vec<(Held, u32)>,
+    parked: Option<Parked>,
+    credit: i64,
+}
+
+/// One thread's part of one pool.
+pub(super) struct Desk {
+    pool: u64,
+    /// The thread has ended.
+    left: AtomicBool,
+    /// The pool has ended.
+    closed: AtomicBool,
+    drawer: Latch<Drawer>,
+}
+
+/// Pieces on their way back to the placer, each with the tag that it gets.
+type Returned = Vec<(Held, u32)>;
+
+impl Drawer {
+    /// The magazine of an identity, by its [code](Key::code).
+    #[inline]
+    fn magazine(&mut self, key: u64) -> Option<&mut Magazine> {
+        if self.magazines.first()?.key != key {
+            let at = self.magazines.iter().position(|m| m.key == key)?;
+            self.magazines.swap(0, at);
+        }
+        self.magazines.first_mut()
+    }
+
+    /// A piece of a class for an identity: held until the caller hands it out.
+    #[inline]
+    pub(super) fn pop(&mut self, key: u64, class: usize) -> Option<(Held, u32)> {
+        let magazine = self.magazine(key)?;
+        Some((magazine.classes[class].pieces.pop()?, magazine.stamp))
+    }
+
+    /// The parked block, where it is what is wanted.
+    #[inline]
+    pub(super) fn unpark(
+        &mut self,
+        key: u64,
+        units: u32,
+        align: u64,
+        ptr_of: impl Fn(u64) -> u64,
+    ) -> Option<(Held, u32)> {
+        let parked = self.parked.as_ref().filter(|p| p.units == units)?;
+        let (held, stamp) = (parked.held, parked.stamp);
+        if !ptr_of(u64::from(held.unit) * UNIT).is_multiple_of(align) || self.magazine(key)?.stamp != stamp {
+            return None;
+        }
+        self.parked = None;
+        Some((held, stamp))
+    }
+
+    /// The stamp of the stream that a free names, if this desk knows it: by its identity, or by the value that the piece was
+    /// booked with.
+    #[inline]
+    pub(super) fn stamp_for(&mut self, key: Option<u64>, raw: RawStream, booked: u32) -> Option<u32> {
+        match key {
+            Some(key) => self.magazine(key).map(|m| m.stamp),
+            None => self.magazines.iter().find(|m| m.stamp == booked && m.raw == raw).map(|m| m.stamp),
+        }
+    }
+
+    /// Keeps a claimed piece of a class; false when the magazine is full then.
+    #[inline]
+    pub(super) fn push(&mut self, held: Held, class: usize, stamp: u32) -> bool {
+        let Some(magazine) = self.magazines.iter_mut().find(|m| m.stamp == stamp) else { return false };
+        let stack = &mut magazine.classes[class];
+        stack.pieces.push(held);
+        stack.pieces.len() < usize::from(stack.room)
+    }
+
+    /// Keeps a claimed piece that was freed in another stream's order than it was booked for; false when that is enough.
+    #[inline]
+    pub(super) fn send(&mut self, held: Held, stamp: u32) -> bool {
+        self.outbox.push((held, stamp));
+        self.outbox.len() < OUTBOX
+    }
+
+    /// Keeps a claimed large block; gives the one that was parked before.
+    #[inline]
+    pub(super) fn park(&mut self, held: Held, units: u32, stamp: u32) -> Option<(Held, u32)> {
+        self.parked.replace(Parked { held, units, stamp }).map(|p| (p.held, p.stamp))
+    }
+
+    /// Gives back what only waits: the outbox and the parked block.
+    #[inline]
+    pub(super) fn post(&mut self, state: &mut State) {
+        if let Some(parked) = self.parked.take() {
+            state.take_back(parked.held, parked.stamp);
+        }
+        self.post_sent(state);
+    }
+
+    /// Gives back the outbox.
+    #[inline]
+    pub(super) fn post_sent(&mut self, state: &mut State) {
+        for (held, tag) in self.outbox.drain(..) {
+            state.take_back(held, tag);
+        }
+    }
+
+    /// Gives back the older half of a class.
+    #[cold]
+    pub(super) fn spill(&mut self, class: usize, stamp: u32, state: &mut State) {
+        self.post(state);
+        if let Some(magazine) = self.magazines.iter_mut().find(|m| m.stamp == stamp) {
+            let pieces = &mut magazine.classes[class].pieces;
+            for held in pieces.drain(..pieces.len().div_ceil(2)) {
+                state.take_back(held, stamp);
+            }
+        }
+    }
+
+    /// The magazine of a record, set up if need be: true then.
+    pub(super) fn open(&mut self, key: Key, raw: RawStream, record: u32, state: &mut State) -> bool {
+        if self.magazine(key.code()).is_some() {
+            return false;
+        }
+        if self.magazines.len() == MAGAZINES
+            && let Some(last) = self.magazines.pop()
+        {
+            self.close(last, state);
+        }
+        state.records.pin_magazine(record, 1);
+        let classes =
+            Box::new(std::array::from_fn(|class| Stack { pieces: Vec::new(), wants: 0, room: room(class) as u8 }));
+        self.magazines.insert(0, Magazine { key: key.code(), raw, record, stamp: cur(record), classes });
+        true
+    }
+
+    fn close(&mut self, mut magazine: Magazine, state: &mut State) {
+        // What waits may have this record's tag.
+        self.post(state);
+        for held in magazine.classes.iter_mut().flat_map(|stack| stack.pieces.drain(..)) {
+            state.take_back(held, magazine.stamp);
+        }
+        state.records.pin_magazine(magazine.record, -1);
+    }
+
+    /// Fills the magazine of an identity from the placer, and gives one piece of it.
+    pub(super) fn refill(&mut self, key: u64, class: usize, state: &mut State, tags: &[u32]) -> Option<(Held, u32)> {
+        let magazine = self.magazine(key)?;
+        let stamp = magazine.stamp;
+        let stack = &mut magazine.classes[class];
+        let wants = u32::from(stack.wants.max(1));
+        let pieces = &mut stack.pieces;
+        state.place.hold(class, wants, tags, stamp, |held| pieces.push(held));
+        let held = pieces.pop()?;
+        stack.wants = (wants * 2).min(u32::from(stack.room) / 2).max(1) as u8;
+        Some((held, stamp))
+    }
+
+    /// Takes everything out.
+    fn empty(&mut self, out: &mut Returned) {
+        out.extend(self.parked.take().map(|p| (p.held, p.stamp)));
+        out.append(&mut self.outbox);
+        for magazine in &mut self.magazines {
+            for stack in magazine.classes.iter_mut() {
+                out.extend(stack.pieces.drain(..).map(|held| (held, magazine.stamp)));
+                stack.wants = 0;
+            }
+        }
+    }
+
+    /// Takes out what has the tag of a stream, and its magazine.
+    fn leave(&mut self, key: Key, out: &mut Collected) {
+        let Some(at) = self.magazines.iter().position(|m| m.key == key.code()) else { return };
+        let mut magazine = self.magazines.remove(at);
+        let stamp = magazine.stamp;
+        out.pieces.extend(magazine.classes.iter_mut().flat_map(|s| s.pieces.drain(..)).map(|held| (held, stamp)));
+        out.pieces.extend(self.parked.take_if(|p| p.stamp == stamp).map(|p| (p.held, stamp)));
+        out.pieces.extend(self.outbox.extract_if(.., |(_, tag)| *tag == stamp));
+        out.magazines.push(magazine.record);
+    }
+
+    // ------------------------------------------------------------------------------------------------------ figures
+
+    /// `bytes` more are live. A loop that allocates and frees one block stays out of the shared figure, whatever its size.
+    #[inline]
+    pub(super) fn count_in(&mut self, figures: &Shared, bytes: i64) {
+        self.credit = figures.add(self.credit, bytes, CREDIT.max(2 * bytes));
+    }
+
+    /// `bytes` fewer are live.
+    #[inline]
+    pub(super) fn count_out(&mut self, figures: &Shared, bytes: i64) {
+        self.credit = figures.subtract(self.credit, bytes, CREDIT.max(2 * bytes));
+    }
+}
+
+/// All desks of a pool.
+pub(super) struct Cache {
+    serial: u64,
+    desks: Mutex<Vec<Arc<Desk>>>,
+    /// Bytes that are live, as far as the desks have told.
+    pub(super) figures: Shared,
+    /// Collections that are on their way to the placer.
+    pub(super) moving: Arc<AtomicUsize>,
+}
+
+impl Cache {
+    pub(super) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            serial: NEXT.fetch_add(1, Ordering::Relaxed),
+            desks: Mutex::default(),
+            figures: Shared::default(),
+            moving: Arc::default(),
+        }
+    }
+
+    /// What this thread's desk has, held. `None` where a thread is ending and can have no desk; with [`Lock::Try`] also where
+    /// somebody else is at it.
+    #[inline]
+    pub(super) fn drawer(&self, lock: Lock) -> Option<Hold<'_, Drawer>> {
+        // SAFETY: this pool is alive while it is borrowed, and nothing that holds a drawer takes a seat.
+        let desk = match unsafe { seat::desk(self.serial) } {
+            Some(desk) => desk,
+            None => self.set_up(lock)?,
+        };
+        if lock == Lock::Wait { Some(desk.drawer.hold()) } else { desk.drawer.try_hold() }
+    }
+
+    /// A desk for this thread.
+    #[cold]
+    fn set_up(&self, lock: Lock) -> Option<&Desk> {
+        let desk = Arc::new(Desk {
+            pool: self.serial,
+            left: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            drawer: Latch::default(),
+        });
+        let list = if lock == Lock::Wait { Some(self.desks.lock()) } else { self.desks.try_lock() };
+        let mut list = list?;
+        if !seat::sit(&desk) {
+            return None;
+        }
+        list.push(desk);
+        drop(list);
+        // SAFETY: as in `drawer`.
+        unsafe { seat::desk(self.serial) }
+    }
+
+    /// True when so many threads have ended that their desks are worth a visit.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.desks.lock().iter().filter(|desk| desk.left.load(Ordering::Relaxed)).count() > LEFT
+    }
+
+    /// Takes everything out of the desks, and away those whose threads have ended. The caller gives it to the placer.
+    pub(super) fn collect(&self, which: Which) -> Collected {
+        self.moving.fetch_add(1, Ordering::AcqRel);
+        let mut collected = Collected { pieces: Vec::new(), magazines: Vec::new(), moving: self.moving.clone() };
+        self.desks.lock().retain(|desk| {
+            let left = desk.left.load(Ordering::Acquire);
+            if !left && matches!(which, Which::Left) {
+                return true;
+            }
+            let mut drawer = desk.drawer.hold();
+            if let Which::Stream(key) = which {
+                drawer.leave(key, &mut collected);
+            } else {
+                drawer.empty(&mut collected.pieces);
+            }
+            if left {
+                drawer.empty(&mut collected.pieces);
+                collected.magazines.extend(drawer.magazines.drain(..).map(|m| m.record));
+                self.figures.add(std::mem::take(&mut drawer.credit), 0, -1);
+            }
+            !left
+        });
+        collected
+    }
+
+    /// The pool ends: nobody may look for a desk of it any more.
+    pub(super) fn close(&self) -> Collected {
+        let collected = self.collect(Which::All);
+        for desk in self.desks.lock().drain(..) {
+            desk.closed.store(true, Ordering::Relaxed);
+        }
+        collected
+    }
+}
+
+/// Which desks, and what of them.
+#[derive(Clone, Copy)]
+pub(super) enum Which {
+    /// All of all.
+    All,
+    /// Of threads that have ended.
+    Left,
+    /// What was freed in the order of a stream that is about to end.
+    Stream(Key),
+}
+
+/// What came out of the desks. Must be given to the placer.
+pub(super) struct Collected {
+    pieces: Returned,
+    /// Records that have a magazine less.
+    magazines: Vec<u32>,
+    /// Until the pieces are there no record is dropped.
+    moving: Arc<AtomicUsize>,
+}
+
+impl Collected {
+    /// Gives it all to the placer. True when there was something.
+    pub(super) fn give(self, state: &mut State) -> bool {
+        let any = !self.pieces.is_empty();
+        for (held, tag) in self.pieces {
+            state.take_back(held, tag);
+        }
+        for record in self.magazines {
+            state.records.pin_magazine(record, -1);
+        }
+        self.moving.fetch_sub(1, Ordering::AcqRel);
+        any
+    }
+}
