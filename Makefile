@@ -31,7 +31,7 @@ wheel: ## one wheel in dist/, installed and tried in a fresh environment of each
 gpu-bundle: ## target/gpu-bundle: everything to test and measure on a machine with an NVIDIA GPU and no Rust
 	@tools/doctor --quiet && tools/gpu-bundle
 
-bench: lib ## the first costs, each beside a reference measured in the same run
+bench: lib ## what operations cost, each beside a reference measured in the same run
 	@$$(tools/venv) -m tenure bench $(BENCH)
 
 soak: lib ## random long scenarios with a failing driver, for as long as SOAK_SECONDS says (default 600)

@@ -1584,8 +1584,9 @@ tenure_status tenure_buffer_record_stream(tenure_buffer buffer,
 
 /**
  * Replays a log. `options` is JSON: `{"log": PATH, "resource": "cuda"|"async"|"pool"|"pool:SIZE",
- * "repeat": N, "html": PATH or absent}`. The answer is JSON with the fields that `tenure replay
- * --json` prints.
+ * "repeat": N, "html": PATH or absent}`, and `"threads": true` for a thread for each thread of the
+ * log, `"smallest": true` for the smallest fixed pool that it fits. The answer is JSON with the
+ * fields that `tenure replay --json` prints.
  */
 tenure_status tenure_replay(const char *options,
                             tenure_progress_fn progress,

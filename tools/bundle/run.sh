@@ -7,7 +7,8 @@
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # TENURE_DEVICE=sim runs the same on the simulated device. PYTHON names the Python.
 # Where the wheels of RMM (rmm, librmm, rapids-logger, for this Python) lie in the folder peers beside this file, they are
-# measured in the same run; nothing is installed outside OUTDIR.
+# measured in the same run, and with a C++20 compiler (CXX) and CUDA's headers (CUDA_HOME) RMM's C++ resources too; so are
+# CuPy and PyTorch where this Python has them. Nothing is installed outside OUTDIR. QUICK=--quick makes the measuring short.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/results}
@@ -97,14 +98,17 @@ if wants replay; then
     for resource in cuda async pool; do
         timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --resource $resource --repeat 3 --json >"$out/replay-$resource.json" 2>"$out/logs/replay-$resource.log" </dev/null || code=$?
     done
-    timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --html "$out/report.html" >"$out/replay.txt" 2>&1 </dev/null || code=$?
+    timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --smallest --json >"$out/replay-smallest.json" 2>"$out/logs/replay-smallest.log" </dev/null || code=$?
+    timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --threads --repeat 3 --json >"$out/replay-threads.json" 2>"$out/logs/replay-threads.log" </dev/null || code=$?
+    timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --smallest --html "$out/report.html" >"$out/replay.txt" 2>&1 </dev/null || code=$?
     part replay "tables in replay.txt, replay-*.json; the picture is report.html" $code $((SECONDS - start))
 fi
 
 if wants bench; then
     start=$SECONDS code=0
-    timeout "$limit" "$python" -m tenure bench >"$out/bench.txt" 2>&1 </dev/null || code=$?
-    part bench "bench.txt" $code $((SECONDS - start))
+    timeout $((limit * 2)) "$python" -m tenure bench ${QUICK:-} --json >"$out/bench.json" 2>"$out/logs/bench.log" </dev/null || code=$?
+    timeout $((limit * 2)) "$python" -m tenure bench ${QUICK:-} >"$out/bench.txt" 2>>"$out/logs/bench.log" </dev/null || code=$?
+    part bench "bench.txt, bench.json" $code $((SECONDS - start))
 fi
 
 # The peers' packages, where their wheels are here.
@@ -112,14 +116,28 @@ if { wants peers || wants sanitizer; } && compgen -G "$here/peers/*.whl" >/dev/n
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
 fi
 
+# compile_peers: peers.cpp against RMM's headers and ours, or the reason why not.
+compile_peers() {
+    local rmm=$out/peers/librmm logger=$out/peers/rapids_logger cuda=${CUDA_HOME:-/usr/local/cuda} cxx=${CXX:-g++}
+    command -v "$cxx" >/dev/null 2>&1 || { echo "no C++ compiler ($cxx)" && return 1; }
+    [ -d "$rmm/include/rmm" ] || { echo "no headers of RMM (librmm) in $here/peers" && return 1; }
+    [ -f "$cuda/include/cuda_runtime_api.h" ] || { echo "no headers of CUDA in $cuda/include (set CUDA_HOME)" && return 1; }
+    "$cxx" -std=c++20 -O2 -DNDEBUG -I"$site/tenure/include" -isystem "$rmm/include/rapids" -isystem "$rmm/include" \
+        -isystem "$logger/include" -isystem "$cuda/include" "$here/peers.cpp" -o "$out/peers.program" \
+        -L"$site/tenure/lib" -l:libtenure.so.0 -L"$rmm/lib64" -lrmm -L"$logger/lib64" -lrapids_logger -L"$cuda/lib64" -lcudart -pthread -ldl \
+        -Wl,-rpath,"$site/tenure/lib:$rmm/lib64:$logger/lib64:$cuda/lib64" >"$out/logs/peers-compile.log" 2>&1 ||
+        { echo "peers.cpp did not compile: $(grep -m 1 error "$out/logs/peers-compile.log")" && return 1; }
+}
+
 if wants peers; then
-    start=$SECONDS code=0
-    if compgen -G "$here/peers/*.whl" >/dev/null; then
-        PYTHONPATH=$site:$out/peers timeout "$limit" "$python" "$here/peers.py" >"$out/peers.txt" 2>"$out/logs/peers.log" </dev/null || code=$?
-        part peers "peers.txt$([ $code = 0 ] || tail -n 1 "$out/logs/peers.log")" $code $((SECONDS - start))
+    start=$SECONDS code=0 why="" beside=peers-cpp.txt
+    PYTHONPATH=$site:$out/peers timeout $((limit * 2)) "$python" "$here/peers.py" ${QUICK:-} --json "$out/peers.json" >"$out/peers.txt" 2>"$out/logs/peers.log" </dev/null || code=$?
+    if why=$(compile_peers); then
+        timeout $((limit * 2)) "$out/peers.program" ${QUICK:-} --json "$out/peers-cpp.json" >"$out/peers-cpp.txt" 2>"$out/logs/peers-cpp.log" </dev/null || code=$?
     else
-        echo "peers      skipped         no wheels of RMM in $here/peers" | tee -a "$out/summary.txt"
+        beside="C++ left out: $why"
     fi
+    part peers "peers.txt, $beside$([ $code = 0 ] || tail -qn 1 "$out/logs/peers.log" "$out/logs/peers-cpp.log" 2>/dev/null)" $code $((SECONDS - start))
 fi
 
 if wants sanitizer; then
@@ -136,5 +154,6 @@ fi
 [ -f "$out/bench.txt" ] && cat "$out/bench.txt"
 [ -f "$out/peers.txt" ] && cat "$out/peers.txt"
 [ -f "$out/sanitizer.txt" ] && cat "$out/sanitizer.txt"
+[ -f "$out/peers-cpp.txt" ] && cat "$out/peers-cpp.txt"
 echo "results in $out"
 exit $((failed > 0))

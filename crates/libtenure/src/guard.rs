@@ -39,6 +39,16 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> tenure_status {
     run(body)
 }
 
+/// Runs the short way of a function, which says `None` to be taken the whole way instead. Nothing is checked here that the
+/// whole way checks again; a panic takes it, too.
+#[inline]
+pub(crate) fn at_hand<R>(body: impl FnOnce() -> Option<R>) -> Option<R> {
+    if !instance::is_checked() {
+        return None;
+    }
+    catch_unwind(AssertUnwindSafe(body)).ok().flatten()
+}
+
 /// Runs the body of a function that gives something back: in a forked child and while the process ends it only returns.
 pub(crate) fn guard_release(body: impl FnOnce() -> Result<()>) -> tenure_status {
     if process::unusable() {
@@ -263,15 +273,20 @@ fn empty(size: usize) -> tenure_error {
 
 /// Exported functions of one file, each with the guard that is named first: `guard` for what works on the engine,
 /// `guard_release` for what gives something back, `run` for what may be asked at any time; and `try` in front of one for
-/// functions that never wait.
+/// functions that never wait. A block after `first` is the function's short way ([`at_hand`]).
 macro_rules! exports {
     (try $guard:ident: $($rest:tt)*) => { $crate::guard::exports!(@ (|body| $crate::guard::without_waiting(|| $crate::guard::$guard(body))) $($rest)*); };
     ($guard:ident: $($rest:tt)*) => { $crate::guard::exports!(@ ($crate::guard::$guard) $($rest)*); };
-    (@ $guard:tt $( fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block )*) => {
+    (@ $guard:tt $( fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(first $first:block)? $body:block )*) => {
         $(
             #[doc = concat!("`", stringify!($name), "` of the C ABI; its text is in `tenure-abi`.")]
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> tenure_abi::tenure_status {
+                $(
+                    if let Some(status) = $crate::guard::at_hand(|| $first) {
+                        return status;
+                    }
+                )?
                 $guard(|| { $body; Ok(()) })
             }
         )*

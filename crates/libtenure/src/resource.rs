@@ -13,10 +13,10 @@ use tenure_core::sync::Mutex;
 
 use crate::callback::{Functions, face_of};
 use crate::device::ordinal;
-use crate::guard::exports;
+use crate::guard::{exports, set};
 use crate::handles::{
-    address, anchor_out, carried, fill, fillable, light_out, named, options, pointer, properties_of, property_bits,
-    release, resolved, sized, text, upstream, writable, write,
+    address, anchor_out, carried, carried_if_right, fill, fillable, light_out, named, named_if_right, options, pointer,
+    properties_of, property_bits, release, resolved, sized, text, upstream, writable, write,
 };
 
 fn or_default(alignment: usize) -> usize {
@@ -296,7 +296,19 @@ exports! { guard:
 
     fn tenure_allocate(
         resource: tenure_resource, bytes: usize, alignment: usize, given: tenure_stream, out: *mut *mut c_void,
-    ) {
+    ) first {
+        // SAFETY: by the contract of the C ABI.
+        let (stream, named) = (unsafe { carried_if_right(given) }?, named_if_right(resource)?);
+        // SAFETY: the address of a variable of the caller, where it is not null.
+        let out = unsafe { out.as_mut() }?;
+        match named.allocate_at_hand(bytes, or_default(alignment), stream)? {
+            Ok(ptr) => {
+                *out = pointer(ptr);
+                Some(TENURE_OK)
+            }
+            Err(error) => Some(set(*error)),
+        }
+    } {
         writable(out)?;
         // SAFETY: by the contract of the C ABI.
         let stream = unsafe { carried(given) }?;
@@ -337,7 +349,11 @@ exports! { guard_release:
 
     fn tenure_deallocate(
         resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize, given: tenure_stream,
-    ) {
+    ) first {
+        // SAFETY: by the contract of the C ABI.
+        let (stream, named) = (unsafe { carried_if_right(given) }?, named_if_right(resource)?);
+        named.deallocate_at_hand(address(ptr), bytes, or_default(alignment), stream).then_some(TENURE_OK)
+    } {
         // SAFETY: by the contract of the C ABI.
         let stream = unsafe { carried(given) }?;
         named(resource)?.deallocate(address(ptr), bytes, or_default(alignment), stream)?;

@@ -272,7 +272,8 @@ functions! {
 
     // ------------------------------------------------------------------ logs
 
-    /// Replays a log. `options` is JSON: `{"log": PATH, "resource": "cuda"|"async"|"pool"|"pool:SIZE", "repeat": N, "html": PATH or absent}`. The answer is
+    /// Replays a log. `options` is JSON: `{"log": PATH, "resource": "cuda"|"async"|"pool"|"pool:SIZE", "repeat": N, "html": PATH or absent}`,
+    /// and `"threads": true` for a thread for each thread of the log, `"smallest": true` for the smallest fixed pool that it fits. The answer is
     /// JSON with the fields that `tenure replay --json` prints.
     fn replay(options: *const c_char, progress: tenure_progress_fn, context: *mut c_void, out: *mut tenure_text) -> tenure_status;
 

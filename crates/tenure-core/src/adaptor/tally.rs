@@ -76,6 +76,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// The stripe goes from `held` to `held + n`; gives what it then holds.
+    #[inline(always)]
     pub(crate) fn add(&self, held: i64, n: i64, slack: i64) -> i64 {
         let held = held + n;
         let now = self.value.load(Ordering::Relaxed) + held;
@@ -90,6 +91,7 @@ impl Shared {
     }
 
     /// The stripe goes from `held` to `held - n`; gives what it then holds.
+    #[inline(always)]
     pub(crate) fn subtract(&self, held: i64, n: i64, slack: i64) -> i64 {
         let held = held - n;
         if held >= 0 {

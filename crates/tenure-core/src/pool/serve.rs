@@ -238,17 +238,17 @@ impl MemoryResource for Pool {
     }
 
     #[inline]
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64>> {
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
         let who = Who::known(stream)?;
         let ready = self.ready_at_hand(request, who.key?)?;
-        match self.check_object(&who) {
-            Ok(()) => Some(Ok(self.hand_out(&ready, request))),
-            Err(e) => {
-                self.put_back(ready, request);
-                // A stream that is capturing, or of another device, takes the whole way.
-                if matches!(e, Error::Device(_)) { Some(Err(e)) } else { None }
-            }
+        if stream.object.is_some()
+            && let Err(e) = self.check_object(&who)
+        {
+            self.put_back(ready, request);
+            // A stream that is capturing, or of another device, takes the whole way.
+            return if matches!(e, Error::Device(_)) { Some(Err(Box::new(e))) } else { None };
         }
+        Some(Ok(self.hand_out(&ready, request)))
     }
 
     #[inline]

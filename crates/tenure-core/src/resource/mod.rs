@@ -147,7 +147,7 @@ pub trait MemoryResource: Send + Sync + 'static {
     ///
     /// # Errors
     /// What the driver says to the question whether the stream is capturing.
-    fn allocate_at_hand(&self, _request: &Request, _stream: StreamRef<'_>) -> Option<Result<u64>> {
+    fn allocate_at_hand(&self, _request: &Request, _stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
         None
     }
 

@@ -27,7 +27,7 @@ pub(in crate::pool) struct Hold<'a, T> {
 
 impl<T> Latch<T> {
     /// Holds it, if nobody else does.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pool) fn try_hold(&self) -> Option<Hold<'_, T>> {
         // Made only where it is ours: one that is dropped lets go.
         (!self.shut.swap(true, Ordering::Acquire)).then(|| Hold { latch: self })

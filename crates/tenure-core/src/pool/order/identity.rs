@@ -34,7 +34,7 @@ pub(in crate::pool) enum Key {
 
 impl Key {
     /// The identity as one number. Object numbers, thread numbers and the driver's ids count up from 1 and stay below 2^62.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pool) fn code(self) -> u64 {
         match self {
             Self::Legacy => 0,
@@ -75,7 +75,7 @@ pub(in crate::pool) fn this_thread() -> u64 {
 
 impl<'a> Who<'a> {
     /// The identity, if no driver call is needed to know it.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pool) fn known(stream: StreamRef<'a>) -> Option<Self> {
         let key = if stream.raw.is_legacy() {
             Some(Key::Legacy)

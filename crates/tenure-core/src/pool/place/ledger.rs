@@ -107,7 +107,7 @@ impl Piece {
     }
 
     /// Takes a live piece of `owner` away from its holder: true for one of all who try.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pool) fn claim(&self, live: u64, owner: u64) -> bool {
         let held = with_state(live, HELD);
         if self.owner() != owner
@@ -225,7 +225,7 @@ impl Ledger {
 
     // -------------------------------------------------------------------------------------------------------- lines
 
-    #[inline]
+    #[inline(always)]
     fn line(&self, index: u32) -> Option<&Line> {
         let (segment, at) = segment(index);
         let base = self.segments.get(segment)?.load(Ordering::Acquire);
@@ -277,7 +277,7 @@ impl Ledger {
     // ------------------------------------------------------------------------------------------------- without a lock
 
     /// The piece that starts at `unit`, if one does. What it says may change at any time, unless the caller holds it.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pool) fn find(&self, unit: u32) -> Option<Found<'_>> {
         let granule = (unit >> GRANULE) as usize;
         let here = self.starts.get(granule)?.load(Ordering::Acquire) & !GOES_ON;
@@ -291,7 +291,7 @@ impl Ledger {
     }
 
     /// The piece of block `index` that starts at `unit`.
-    #[inline]
+    #[inline(always)]
     fn piece_in(&self, index: u32, unit: u32) -> Option<Found<'_>> {
         let line = self.line(index)?;
         let word = line.word.load(Ordering::Acquire);
@@ -340,6 +340,9 @@ fn zeroed(length: usize) -> Box<[AtomicU32]> {
 
 // ------------------------------------------------------------------------------------------------------------- slots
 
+/// Pieces on one cache line.
+const PER_LINE: u32 = 4;
+
 /// The pieces of a run: memory of the [`SlotStore`].
 #[derive(Clone, Copy)]
 pub(super) struct Slots {
@@ -364,11 +367,14 @@ impl Slots {
         Self { base: (packed & !7) as usize as *const Piece, power: (packed & 7) as u32 + 1 }
     }
 
+    /// The piece of a slot. Neighbouring slots are on different cache lines, since neighbours are often different threads'.
     #[inline]
     pub(super) fn get<'a>(self, slot: u32) -> Option<&'a Piece> {
+        let lines = (1u32 << self.power) / PER_LINE;
+        let at = if lines < 2 { slot } else { (slot & (lines - 1)) * PER_LINE + slot / lines };
         // SAFETY: not null means an array of 2^power pieces of the store, which gives none back while the placer lives; the
         // placer outlives every reference, since they are made by its callers.
-        (!self.base.is_null() && slot < 1 << self.power).then(|| unsafe { &*self.base.add(slot as usize) })
+        (!self.base.is_null() && slot < 1 << self.power).then(|| unsafe { &*self.base.add(at as usize) })
     }
 }
 
@@ -426,6 +432,21 @@ mod tests {
         }
         let (last, at) = segment(u32::MAX >> 1);
         assert!(last < SEGMENTS && at < FIRST_SEGMENT << last);
+    }
+
+    #[test]
+    fn every_slot_has_a_piece_of_its_own_and_neighbours_do_not_share_a_line() {
+        let mut store = SlotStore::new();
+        for count in [2, 3, 4, 5, 16, 100, 256] {
+            let slots = store.take(count);
+            let all: Vec<usize> = (0..count).map(|slot| &raw const *slots.get(slot).unwrap() as usize).collect();
+            let mut sorted = all.clone();
+            sorted.sort_unstable();
+            sorted.dedup();
+            assert_eq!(sorted.len(), count as usize);
+            assert!(count < 16 || all.windows(2).all(|pair| pair[0].abs_diff(pair[1]) >= 64));
+            assert!(slots.get(count.next_power_of_two()).is_none());
+        }
     }
 
     #[test]
