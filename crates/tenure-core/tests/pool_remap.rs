@@ -192,9 +192,9 @@ fn a_trim_that_waits_for_nothing_leaves_old_addresses_alone() {
     let before = wrong();
     let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
     let pool = pool(PoolOptions { maximum_bytes: Some(24 * MIB), ..Default::default() });
-    two_holes(&pool, object(&a), object(&a));
     let idle = allocate(&pool, 4 * MIB, object(&b)).unwrap();
     allocate(&pool, 4 * MIB, object(&b)).unwrap();
+    two_holes(&pool, object(&a), object(&a));
     free(&pool, idle, 4 * MIB, object(&b));
     let ptr = allocate(&pool, 8 * MIB, object(&a)).expect("it fits by bytes");
     assert_eq!((past(&pool), pool.info().unproven_bytes), (8 * MIB, 0));
