@@ -314,6 +314,22 @@ typedef struct tenure_error {
    * alignment, 6 double free.
    */
   uint32_t misuse_kind;
+  /**
+   * Out of memory: bytes the resource holds and has not handed out.
+   */
+  uint64_t cached;
+  /**
+   * Out of memory: bytes of them that other streams may not have before the device is waited for.
+   */
+  uint64_t unproven;
+  /**
+   * Out of memory: the streams that hold most of what is cached, and how much; empty when none does.
+   */
+  const char *pending;
+  /**
+   * Out of memory: what was tried, in order, and what came of it; empty when nothing could help.
+   */
+  const char *tried;
 } tenure_error;
 
 /**
@@ -509,6 +525,25 @@ typedef struct tenure_pool_options {
    * 1: take plain chunks from the upstream even where the pool could map address ranges of its own.
    */
   uint32_t plain_chunks;
+  /**
+   * 1: idle pages are never mapped a second time where a larger range is needed. For users whose
+   * network cards keep what they know of an address.
+   */
+  uint32_t no_remap;
+  /**
+   * 1: a thread of the library grows the pool after it had to grow, so that nobody waits for the
+   * next growth.
+   */
+  uint32_t grow_ahead;
+  /**
+   * Pages that have been idle for so many milliseconds are given back by themselves. 0: never.
+   */
+  uint64_t decay_ms;
+  /**
+   * The unit of growth, and the largest piece that is mapped or given back as a whole: a power of
+   * two of 2 MiB to 1 GiB. 0: what suits the size of the pool.
+   */
+  uint64_t chunk_bytes;
 } tenure_pool_options;
 
 /**
@@ -858,6 +893,23 @@ typedef struct tenure_arena_options {
 } tenure_arena_options;
 
 /**
+ * Called when a pool is about to fail for want of `bytes` bytes on `device`: without a lock, on
+ * any thread, perhaps on several at once. It frees what it can, writes how many bytes to
+ * `released`, and may call any function of the library; what fails in here calls nobody. A
+ * function that fails calls `tenure_error_set` and returns the status, which is noted and stops
+ * nothing.
+ */
+typedef tenure_status (*tenure_low_memory_fn)(void *context,
+                                              int32_t device,
+                                              uint64_t bytes,
+                                              uint64_t *released);
+
+/**
+ * A function that is asked for memory when a pool is about to fail.
+ */
+typedef uint64_t tenure_low_memory_hook;
+
+/**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
  * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
  * beyond `size` is not there.
@@ -1044,6 +1096,11 @@ typedef struct tenure_api {
   tenure_status (*arena_create)(tenure_resource upstream,
                                 const struct tenure_arena_options *options,
                                 tenure_resource *out);
+  tenure_status (*low_memory_add)(tenure_low_memory_fn hook,
+                                  struct tenure_owner owner,
+                                  tenure_low_memory_hook *out);
+  tenure_status (*low_memory_remove)(tenure_low_memory_hook hook);
+  tenure_status (*low_memory)(int32_t device, uint64_t bytes, uint64_t *released);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -1729,6 +1786,28 @@ tenure_status tenure_arena_create(tenure_resource upstream,
                                   const struct tenure_arena_options *options,
                                   tenure_resource *out);
 
+/* ---- memory of the whole process ------------------------------------------------------------- */
+
+/**
+ * Calls `hook` whenever a pool is about to fail, after everything that the library can do by
+ * itself.
+ */
+tenure_status tenure_low_memory_add(tenure_low_memory_fn hook,
+                                    struct tenure_owner owner,
+                                    tenure_low_memory_hook *out);
+
+/**
+ * Removes a hook; a call in flight on another thread may still end after this.
+ */
+tenure_status tenure_low_memory_remove(tenure_low_memory_hook hook);
+
+/**
+ * For other libraries that need memory: makes the pools on `device` (-1: the current one) give
+ * back idle memory until `bytes` bytes went, or all that is idle with 0; writes how many did. May
+ * wait for the device. Release thresholds do not count.
+ */
+tenure_status tenure_low_memory(int32_t device, uint64_t bytes, uint64_t *released);
+
 /* ---- finding the library at run time --------------------------------------------------------- */
 
 /**
@@ -1753,13 +1832,13 @@ const char *tenure_get_api_error(void);
 #if UINTPTR_MAX == UINT64_MAX
 TENURE_STATIC_ASSERT(sizeof(tenure_stream) == 16, tenure_stream_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_text) == 16, tenure_text_has_the_size_of_the_library);
-TENURE_STATIC_ASSERT(sizeof(tenure_error) == 152, tenure_error_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_error) == 184, tenure_error_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_request) == 40, tenure_request_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_resource_vtable) == 56, tenure_resource_vtable_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_owner) == 16, tenure_owner_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_info) == 80, tenure_info_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_statistics) == 56, tenure_statistics_has_the_size_of_the_library);
-TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 48, tenure_pool_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 72, tenure_pool_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_fixed_size_options) == 32, tenure_fixed_size_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_binning_options) == 24, tenure_binning_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_arena_options) == 24, tenure_arena_options_has_the_size_of_the_library);

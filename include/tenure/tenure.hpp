@@ -42,6 +42,7 @@
 #include <tenure/current.hpp>
 #include <tenure/device.hpp>
 #include <tenure/error.hpp>
+#include <tenure/low_memory.hpp>
 #include <tenure/resource.hpp>
 #include <tenure/resources.hpp>
 #include <tenure/scalar.hpp>

@@ -31,6 +31,7 @@ cdef extern from "tenure/tenure.h" nogil:
     ctypedef uint64_t tenure_stream_object
     ctypedef uint64_t tenure_scope
     ctypedef uint64_t tenure_listener
+    ctypedef uint64_t tenure_low_memory_hook
 
     int TENURE_ABI_VERSION
     int TENURE_OK
@@ -95,6 +96,10 @@ cdef extern from "tenure/tenure.h" nogil:
         uint64_t owner_bytes
         uint32_t payload_kind
         uint32_t misuse_kind
+        uint64_t cached
+        uint64_t unproven
+        const char *pending
+        const char *tried
 
     ctypedef struct tenure_async_options:
         size_t size
@@ -114,6 +119,10 @@ cdef extern from "tenure/tenure.h" nogil:
         uint32_t prefer_footprint
         uint32_t assume_no_capture
         uint32_t plain_chunks
+        uint32_t no_remap
+        uint32_t grow_ahead
+        uint64_t decay_ms
+        uint64_t chunk_bytes
 
     ctypedef struct tenure_fixed_size_options:
         size_t size
@@ -211,6 +220,8 @@ cdef extern from "tenure/tenure.h" nogil:
     ctypedef void (*tenure_free_fn)(void *context, void *ptr, size_t bytes, tenure_stream stream) noexcept nogil
     ctypedef void (*tenure_listener_fn)(
         void *context, int32_t device, tenure_resource resource, uint64_t version) noexcept nogil
+    ctypedef tenure_status (*tenure_low_memory_fn)(
+        void *context, int32_t device, uint64_t bytes, uint64_t *released) noexcept nogil
     ctypedef int32_t (*tenure_progress_fn)(void *context, uint64_t done, uint64_t total) noexcept nogil
 
     ctypedef struct tenure_api:
@@ -336,6 +347,9 @@ cdef extern from "tenure/tenure.h" nogil:
             tenure_resource binning, uint32_t index, uint64_t *allocation_size, tenure_resource *out) noexcept nogil
         tenure_status (*arena_create)(
             tenure_resource upstream, const tenure_arena_options *options, tenure_resource *out) noexcept nogil
+        tenure_status (*low_memory_add)(tenure_low_memory_fn hook, tenure_owner owner, tenure_low_memory_hook *out) noexcept nogil
+        tenure_status (*low_memory_remove)(tenure_low_memory_hook hook) noexcept nogil
+        tenure_status (*low_memory)(int32_t device, uint64_t bytes, uint64_t *released) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

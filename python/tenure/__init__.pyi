@@ -23,6 +23,7 @@ __all__ = [
     "PER_THREAD_DEFAULT_STREAM",
     "CudaError",
     "DeviceBuffer",
+    "LowMemoryHook",
     "OutOfMemoryError",
     "OwnershipError",
     "Stream",
@@ -34,7 +35,9 @@ __all__ = [
     "from_dlpack",
     "get_current_device",
     "library_version",
+    "low_memory",
     "mr",
+    "on_low_memory",
     "set_current_device",
     "sim",
     "synchronize",
@@ -97,6 +100,14 @@ class OutOfMemoryError(MemoryError):
     """The device's memory, 0 when it was not asked."""
     resource: str
     """The stack of resources, outermost first."""
+    cached: int
+    """What the resource holds and has not handed out."""
+    unproven: int
+    """What of it other streams may not have before the device is waited for."""
+    pending: str
+    """The streams that hold most of what is cached, and how much."""
+    tried: str
+    """What was tried, in order, and what came of it."""
     def __init__(
         self,
         message: str = "",
@@ -109,6 +120,10 @@ class OutOfMemoryError(MemoryError):
         driver_free: int = 0,
         driver_total: int = 0,
         resource: str = "",
+        cached: int = 0,
+        unproven: int = 0,
+        pending: str = "",
+        tried: str = "",
     ) -> None: ...
 
 class OwnershipError(ValueError):
@@ -364,6 +379,26 @@ def set_current_device(device: int) -> None:
 
 def synchronize(device: int | None = None) -> None:
     """Waits for all work of a device (default: the current one)."""
+
+@final
+class LowMemoryHook:
+    """A registration of ``on_low_memory``: it lasts until ``remove`` is called or the ``with`` block ends, whatever becomes of
+    this object."""
+
+    def remove(self) -> None:
+        """Stops being asked. A call that is under way on another thread may still end after this. Again: nothing."""
+    def __enter__(self) -> LowMemoryHook: ...
+    def __exit__(self, *args: object) -> None: ...
+
+def on_low_memory(callback: Callable[[int, int], int | None], /) -> LowMemoryHook:
+    """Calls ``callback(device, size)`` whenever a pool is about to fail for want of ``size`` bytes. It frees what it can and
+    returns how many bytes (``None`` is 0); it may allocate, and what fails in it calls nobody. On any thread, perhaps on several
+    at once. What it raises goes to ``sys.unraisablehook`` and stops nothing."""
+
+def low_memory(device: int | None = None, size: _Size = 0) -> int:
+    """For libraries that need memory: makes tenure's pools on a device (default: the current one) give back idle memory until
+    ``size`` bytes went, or all that is idle with 0; returns how many did. May wait for the device. Release thresholds do not
+    count."""
 
 def device_info(device: int | None = None) -> dict[str, Any]:
     """What a device is: ``name``, ``free_bytes``, ``total_bytes``, ``simulated``, ``virtual_memory``, ``memory_pools``,

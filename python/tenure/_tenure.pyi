@@ -15,6 +15,9 @@ from . import (
     DeviceBuffer as DeviceBuffer,
 )
 from . import (
+    LowMemoryHook as LowMemoryHook,
+)
+from . import (
     Stream as Stream,
 )
 from . import _AnyStream, _Size
@@ -35,6 +38,12 @@ from . import (
 )
 from . import (
     library_version as library_version,
+)
+from . import (
+    low_memory as low_memory,
+)
+from . import (
+    on_low_memory as on_low_memory,
 )
 from . import (
     set_current_device as set_current_device,

@@ -180,13 +180,24 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
         release_threshold: _Size | None = None,
         prefer_footprint: bool = False,
         device: int | None = None,
+        remap: bool = True,
+        decay_ms: int = 0,
+        chunk_size: _Size | None = None,
+        grow_ahead: bool = False,
     ) -> None:
         """``initial_pool_size``: taken at once, or an error (default: nothing; RMM takes half of the free memory).
         ``maximum_pool_size``: a hard limit (default: what the device has). ``release_threshold``: ``trim`` keeps at least this
         many idle bytes. ``prefer_footprint``: rather make one stream wait for another than grow. ``device`` defaults to the
-        current one."""
+        current one. ``remap``: idle pages may be mapped a second time where a larger range is needed; no for users whose network
+        cards keep what they know of an address. ``decay_ms``: pages idle for so many milliseconds are given back by themselves (0:
+        never). ``chunk_size``: the unit of growth, a power of two of 2 MiB to 1 GiB (default: what suits). ``grow_ahead``: a
+        thread grows the pool after it had to grow, so that nobody waits for the next growth."""
     def pool_size(self) -> int:
         """Bytes that the pool holds from its upstream or the device."""
+    @property
+    def own_ranges(self) -> bool:
+        """Whether it maps address ranges of its own. If not (the device cannot, or the upstream is not the plain resource), it
+        takes chunks through its upstream."""
 
 class FixedSizeMemoryResource(UpstreamResourceAdaptor):
     """Blocks of one size, taken from the upstream in chunks of many. A request that is larger than a block is a ``ValueError``.

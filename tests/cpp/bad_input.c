@@ -85,6 +85,10 @@ static void null_outputs(void)
   CHECK_ERROR(tenure_driver_calls(NULL, NULL), INVALID);
   CHECK_ERROR(tenure_sim_active(NULL), INVALID);
   CHECK_ERROR(tenure_device_used(0, NULL), INVALID);
+  CHECK_ERROR(tenure_low_memory_add(NULL, owner, NULL), INVALID);
+  CHECK_ERROR(tenure_low_memory_remove(0), BAD);
+  CHECK_ERROR(tenure_low_memory_remove(12345), BAD);
+  CHECK_ERROR(tenure_low_memory(-2, 0, NULL), INVALID);
   CHECK_OK(tenure_text_free(NULL)); /* as free(NULL) */
 }
 

@@ -22,6 +22,8 @@ struct Last {
     name: CString,
     call: CString,
     resource: CString,
+    pending: CString,
+    tried: CString,
 }
 
 thread_local! {
@@ -173,7 +175,7 @@ pub(crate) fn describe(out: &mut tenure_error) {
     let size = out.size;
     let filled = LAST.try_with(|last| {
         let Ok(mut last) = last.try_borrow_mut() else { return };
-        let Last { error, told, message, name, call, resource } = &mut *last;
+        let Last { error, told, message, name, call, resource, pending, tried } = &mut *last;
         let fresh = !std::mem::replace(told, true);
         let tell = |text: &mut CString, new: &dyn Fn() -> String| {
             if fresh {
@@ -195,6 +197,12 @@ pub(crate) fn describe(out: &mut tenure_error) {
                     detail.driver_free = oom.driver_free;
                     detail.driver_total = oom.driver_total;
                     detail.resource = resource.as_ptr();
+                    tell(pending, &|| oom.pending_text());
+                    tell(tried, &|| oom.tried_text());
+                    detail.cached = oom.cached;
+                    detail.unproven = oom.unproven;
+                    detail.pending = pending.as_ptr();
+                    detail.tried = tried.as_ptr();
                 }
                 Error::Misuse(misuse) => {
                     detail.ptr = misuse.ptr;
@@ -256,6 +264,10 @@ fn empty(size: usize) -> tenure_error {
         owner_bytes: 0,
         payload_kind: 0,
         misuse_kind: 0,
+        cached: 0,
+        unproven: 0,
+        pending: NOTHING,
+        tried: NOTHING,
     }
 }
 

@@ -20,6 +20,7 @@ mod guard;
 mod handles;
 mod instance;
 mod library;
+mod low_memory;
 mod resource;
 mod sim;
 mod slab;

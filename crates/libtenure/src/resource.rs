@@ -57,6 +57,10 @@ fn pool_options(given: tenure_pool_options) -> PoolOptions {
         release_threshold: given.release_threshold,
         assume_no_capture: given.assume_no_capture != 0,
         plain_chunks: given.plain_chunks != 0,
+        remap: given.no_remap == 0,
+        grow_ahead: given.grow_ahead != 0,
+        decay_ms: given.decay_ms,
+        chunk_bytes: given.chunk_bytes,
         prefer: if given.prefer_footprint != 0 { Prefer::Footprint } else { Prefer::Concurrency },
         ..PoolOptions::default()
     }

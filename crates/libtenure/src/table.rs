@@ -2,7 +2,7 @@
 
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
-use crate::{bins::*, buffer::*, current::*, device::*, library::*, resource::*, sim::*};
+use crate::{bins::*, buffer::*, current::*, device::*, library::*, low_memory::*, resource::*, sim::*};
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
 pub(crate) static TABLE: tenure_api = tenure_api {
@@ -109,4 +109,7 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     binning_add_bin: tenure_binning_add_bin,
     binning_bin: tenure_binning_bin,
     arena_create: tenure_arena_create,
+    low_memory_add: tenure_low_memory_add,
+    low_memory_remove: tenure_low_memory_remove,
+    low_memory: tenure_low_memory,
 };

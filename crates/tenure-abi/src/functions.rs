@@ -316,4 +316,13 @@ functions! {
     /// An arena over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one): memory of one size, taken at once, that many threads and streams share.
     /// `options` may be null: half of what is free on the current device.
     fn arena_create(upstream: tenure_resource, options: *const tenure_arena_options, out: *mut tenure_resource) -> tenure_status;
+    // ------------------------------------------------------------------ memory of the whole process
+
+    /// Calls `hook` whenever a pool is about to fail, after everything that the library can do by itself.
+    fn low_memory_add(hook: tenure_low_memory_fn, owner: tenure_owner, out: *mut tenure_low_memory_hook) -> tenure_status;
+    /// Removes a hook; a call in flight on another thread may still end after this.
+    fn low_memory_remove(hook: tenure_low_memory_hook) -> tenure_status;
+    /// For other libraries that need memory: makes the pools on `device` (-1: the current one) give back idle memory until `bytes` bytes went, or all
+    /// that is idle with 0; writes how many did. May wait for the device. Release thresholds do not count.
+    fn low_memory(device: i32, bytes: u64, released: *mut u64) -> tenure_status;
 }

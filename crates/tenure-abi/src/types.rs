@@ -55,6 +55,8 @@ pub type tenure_stream_object = u64;
 pub type tenure_scope = u64;
 /// A listener of the table of current resources.
 pub type tenure_listener = u64;
+/// A function that is asked for memory when a pool is about to fail.
+pub type tenure_low_memory_hook = u64;
 
 /// A stream, as a call carries it.
 ///
@@ -128,6 +130,14 @@ pub struct tenure_error {
     pub payload_kind: u32,
     /// Ownership: 1 unknown pointer, 2 interior pointer, 3 wrong resource, 4 wrong size, 5 wrong alignment, 6 double free.
     pub misuse_kind: u32,
+    /// Out of memory: bytes the resource holds and has not handed out.
+    pub cached: u64,
+    /// Out of memory: bytes of them that other streams may not have before the device is waited for.
+    pub unproven: u64,
+    /// Out of memory: the streams that hold most of what is cached, and how much; empty when none does.
+    pub pending: *const c_char,
+    /// Out of memory: what was tried, in order, and what came of it; empty when nothing could help.
+    pub tried: *const c_char,
 }
 
 /// One request, as a resource of user functions sees it.
@@ -277,6 +287,16 @@ pub struct tenure_pool_options {
     pub assume_no_capture: u32,
     /// 1: take plain chunks from the upstream even where the pool could map address ranges of its own.
     pub plain_chunks: u32,
+    /// 1: idle pages are never mapped a second time where a larger range is needed. For users whose network cards keep what
+    /// they know of an address.
+    pub no_remap: u32,
+    /// 1: a thread of the library grows the pool after it had to grow, so that nobody waits for the next growth.
+    pub grow_ahead: u32,
+    /// Pages that have been idle for so many milliseconds are given back by themselves. 0: never.
+    pub decay_ms: u64,
+    /// The unit of growth, and the largest piece that is mapped or given back as a whole: a power of two of 2 MiB to 1 GiB. 0:
+    /// what suits the size of the pool.
+    pub chunk_bytes: u64,
 }
 
 /// How a resource of blocks of one size is made. Zero the structure, set `size` and what you care about.
@@ -423,6 +443,12 @@ pub struct tenure_device_info {
 /// call; `version` rises by at least one with each change.
 pub type tenure_listener_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, device: i32, resource: tenure_resource, version: u64)>;
+
+/// Called when a pool is about to fail for want of `bytes` bytes on `device`: without a lock, on any thread, perhaps on several at once. It frees what
+/// it can, writes how many bytes to `released`, and may call any function of the library; what fails in here calls nobody. A function that fails calls
+/// `tenure_error_set` and returns the status, which is noted and stops nothing.
+pub type tenure_low_memory_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, device: i32, bytes: u64, released: *mut u64) -> tenure_status>;
 
 /// Called for a free that cannot return an error and was wrong. `message` is one line.
 pub type tenure_misuse_fn = Option<unsafe extern "C" fn(context: *mut c_void, message: *const c_char)>;

@@ -260,6 +260,9 @@ pub fn out_of_memory(request: &Request, kind: &str, info: &Info, device: i32) ->
         driver_free,
         driver_total,
         resource: kind.to_owned(),
+        cached: info.cached_bytes,
+        unproven: info.unproven_bytes,
+        ..OutOfMemory::default()
     }))
 }
 

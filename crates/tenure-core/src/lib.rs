@@ -25,6 +25,7 @@ pub mod count;
 pub mod current;
 pub mod device;
 pub mod error;
+pub mod low_memory;
 pub mod misuse;
 pub mod ops;
 pub mod pool;

@@ -30,6 +30,7 @@ mod figures;
 mod foreign;
 mod gil;
 mod kinds;
+mod low_memory;
 mod resource;
 mod sim;
 mod size;
@@ -70,6 +71,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     buffer::register(module)?;
     border::register(module)?;
     sim::register(module)?;
+    low_memory::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;

@@ -66,6 +66,7 @@ mod foreign;
 #[cfg(feature = "static")]
 mod linked;
 mod load;
+pub mod low_memory;
 pub mod misuse;
 mod owner;
 mod pool;

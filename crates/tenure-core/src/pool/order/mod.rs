@@ -28,6 +28,9 @@ pub(super) mod identity;
 
 pub(super) use identity::{Key, Who};
 
+use std::cell::Cell;
+use std::time::Instant;
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tenure_driver::{Event, RawStream};
@@ -55,6 +58,10 @@ pub(super) struct Record {
     pub(super) pins: u32,
     /// Covers what has the sealed tag.
     pub(super) sealed: Option<Arc<Event>>,
+    /// Set whenever its stream asks for memory; looked at, and taken back, before the pool grows.
+    pub(super) seen: Cell<bool>,
+    /// When it was last known to have been seen.
+    pub(super) since: Instant,
     /// Magazines of threads that hold pieces with its tag.
     pub(super) magazines: u32,
 }
@@ -130,9 +137,19 @@ impl Records {
         self.entries.iter().enumerate().filter_map(|(i, r)| Some((i as u32, r.as_ref()?)))
     }
 
+    /// The numbers of all of them.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        self.iter().map(|(number, _)| number).collect()
+    }
+
     /// Number of records.
     pub(super) fn len(&self) -> usize {
         self.entries.len() - self.spare.len()
+    }
+
+    /// The most records that there were at once.
+    pub(super) fn most(&self) -> usize {
+        self.entries.len()
     }
 
     /// Adds a record for an identity that has none.
@@ -140,7 +157,8 @@ impl Records {
         if self.len() >= MANY {
             self.retire(place);
         }
-        let record = Record { key, raw, blocking, closed: false, pins: 0, sealed: None, magazines: 0 };
+        let (seen, since) = (Cell::new(true), Instant::now());
+        let record = Record { key, raw, blocking, closed: false, pins: 0, sealed: None, seen, since, magazines: 0 };
         let number = match self.spare.pop() {
             Some(number) => {
                 self.entries[number as usize] = Some(record);
@@ -200,6 +218,9 @@ impl Records {
     /// to name.
     #[inline]
     pub(super) fn tags(&self, record: u32) -> Tags {
+        if let Some(record) = self.get(record) {
+            record.seen.set(true);
+        }
         let mut tags = Tags::new();
         tags.extend([cur(record), sealed(record), PROVEN]);
         if let Some(legacy) = self.legacy

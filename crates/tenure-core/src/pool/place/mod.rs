@@ -35,6 +35,7 @@ mod ranges;
 mod runs;
 mod small;
 mod tags;
+mod vacate;
 
 use bins::Bins;
 use block::{Blocks, MAX_SMALL, MIN_LARGE, NIL, State};
@@ -42,6 +43,7 @@ use granule::GranuleMap;
 use ledger::{GRANULE, LIVE, Ledger, NO_SLOT, Piece, SlotStore, WHOLE};
 use ranges::Range;
 use runs::{Run, class_of, slots_for};
+pub use vacate::Vacated;
 
 use crate::sync::{Arc, Lazy};
 
