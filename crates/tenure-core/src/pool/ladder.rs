@@ -53,6 +53,7 @@ impl Pool {
     /// Everything after the fast path.
     #[cold]
     pub(super) fn allocate_slow(&self, request: &Request, who: &Who<'_>) -> Result<u64> {
+        self.reap(true);
         match self.climb(request, who) {
             Err(e) if e.is_out_of_memory() && !matches!(e, Error::OutOfMemory(_)) => {
                 Err(self.out_of_memory(request.bytes as u64))
@@ -148,18 +149,19 @@ impl Pool {
 
     /// Records an event on a stream, unless it is capturing: before, or by the time the event is recorded.
     fn checkpoint(&self, raw: RawStream) -> Result<Option<Arc<Event>>> {
-        let driver = crate::device::driver()?;
-        let device = driver.device(self.device)?;
-        let capturing = || -> Result<bool> {
-            let _current = if raw.is_special() { Some(device.enter()?) } else { None };
-            Ok(driver.stream_capture_status(raw)? != CaptureStatus::None)
-        };
-        if capturing()? {
+        if self.is_capturing(raw)? {
             return Ok(None);
         }
-        let event = Event::new(device)?;
+        let event = Event::new(crate::device::driver()?.device(self.device)?)?;
         event.record(raw)?;
-        Ok(if capturing()? { None } else { Some(Arc::new(event)) })
+        Ok(if self.is_capturing(raw)? { None } else { Some(Arc::new(event)) })
+    }
+
+    /// Whether a stream is capturing, or, of the legacy stream, one that synchronises with it.
+    fn is_capturing(&self, raw: RawStream) -> Result<bool> {
+        let driver = crate::device::driver()?;
+        let _current = if raw.is_special() { Some(driver.device(self.device)?.enter()?) } else { None };
+        Ok(driver.stream_capture_status(raw)? != CaptureStatus::None)
     }
 
     /// Makes proven what has completed on streams that can be asked. True when something was gained.
@@ -288,6 +290,10 @@ impl Pool {
                     None => return Ok(false),
                 },
             };
+            // A wait would end the capture: the legacy stream is in one while any blocking stream is.
+            if self.is_capturing(who.stream.raw)? {
+                return Ok(false);
+            }
             self.wait_for(who.stream.raw, &event)?;
             Ok(true)
         })();

@@ -32,6 +32,7 @@
 
 mod at_hand;
 mod cache;
+mod graph;
 mod ladder;
 mod options;
 mod order;
@@ -41,6 +42,7 @@ mod report;
 mod serve;
 mod turn;
 
+pub use graph::{CaptureScope, SharedArena};
 pub use options::{PoolOptions, Prefer};
 
 use cache::{Cache, Which};
@@ -209,6 +211,7 @@ pub struct Pool {
     ledger: Arc<Ledger>,
     pages: Pages,
     turns: Turns,
+    graphs: graph::Graphs,
     /// Signalled when a record's pins go.
     unpinned: Condvar,
     options: PoolOptions,
@@ -277,6 +280,7 @@ impl Pool {
             cache,
             pages,
             turns: Turns::default(),
+            graphs: graph::Graphs::default(),
             unpinned: Condvar::new(),
             options,
             device,
@@ -341,9 +345,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Bytes that may be mapped at most.
+    /// Bytes that may be mapped at most beside those of graphs.
     fn limit(&self) -> u64 {
-        self.options.maximum_bytes.unwrap_or(u64::MAX)
+        self.options.maximum_bytes.unwrap_or(u64::MAX).saturating_sub(self.graph_bytes().0)
     }
 
     /// The device of the pool.
@@ -367,7 +371,8 @@ impl Pool {
     /// What does not hold.
     #[doc(hidden)]
     pub fn check(&self) -> Result<(), String> {
-        self.lock().place.check()
+        self.lock().place.check()?;
+        self.check_graphs()
     }
 }
 
@@ -379,9 +384,11 @@ impl Drop for Pool {
                 Pages::Virtual(v) => v.forget(),
                 Pages::Chunks(c) => c.forget(),
             }
+            self.end_graphs();
             return;
         }
         self.cache.close().give(self.state.get_mut());
+        self.end_graphs();
         // Unmapping does not wait for the device, so everything must have passed. One proof covers all streams.
         let unproven = self.state.get_mut().unproven() > 0 || self.state.get_mut().place.live_count() > 0;
         if unproven && let Err(e) = crate::device::settled(crate::device::prove(self.device)) {

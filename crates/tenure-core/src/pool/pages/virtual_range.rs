@@ -60,6 +60,16 @@ impl VirtualRange {
         Ok(Self { device, range, small_base, mapped: Mutex::new(Vec::new()), reserved: AtomicU64::new(0) })
     }
 
+    /// Reserves `bytes` addresses, all of one zone.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(in crate::pool) fn reserve(device: &'static Device, bytes: u64) -> Result<Self> {
+        let bytes = bytes.next_multiple_of(PAGE);
+        let range = AddressRange::reserve(device, bytes as usize, PAGE as usize)?;
+        Ok(Self { device, range, small_base: bytes, mapped: Mutex::new(Vec::new()), reserved: AtomicU64::new(0) })
+    }
+
     pub(in crate::pool) fn base(&self) -> u64 {
         self.range.base()
     }
@@ -72,7 +82,7 @@ impl VirtualRange {
         self.small_base
     }
 
-    pub(super) fn reserved(&self) -> u64 {
+    pub(in crate::pool) fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }
 
@@ -128,7 +138,7 @@ impl VirtualRange {
     ///
     /// # Errors
     /// What the driver says; nothing changed.
-    pub(super) fn grow(&self, plan: Plan, limit: Option<u64>) -> Result<()> {
+    pub(in crate::pool) fn grow(&self, plan: Plan, limit: Option<u64>) -> Result<()> {
         // A large growth that cannot end well would take all of the device's memory for a moment.
         if plan.bytes >= ASK && (self.device.memory_info()?.free as u64) < plan.bytes {
             return Err(Error::OutOfMemory(Box::default()));
