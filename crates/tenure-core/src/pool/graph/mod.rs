@@ -420,6 +420,11 @@ impl Pool {
         Some((Block { ptr, bytes: entry.bytes as usize, owner: entry.owner, device: self.device }, capture))
     }
 
+    /// The capture that the live block around `ptr` was made in; `None` for eager memory and for what is not this pool's.
+    pub fn capture_of(&self, ptr: u64) -> Option<u64> {
+        self.find_captured(ptr).map(|(_, capture)| capture)
+    }
+
     // ------------------------------------------------------------------------------------------------------- giving back
 
     /// Gives back the pages of graphs that are gone; says how many bytes. With `may_wait`, also of those whose memory eager
