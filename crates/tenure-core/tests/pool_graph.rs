@@ -97,7 +97,7 @@ fn trimmed(pool: &Pool) {
 }
 
 fn in_graph(pool: &Pool, ptr: u64) -> bool {
-    pool.capture_of(ptr).is_some()
+    MemoryResource::capture_of(pool, ptr).is_some()
 }
 
 fn misuse(error: Error) -> Misuse {
@@ -328,6 +328,49 @@ fn another_stream_of_the_capture_gets_no_block_that_is_not_ordered() {
 }
 
 #[test]
+fn a_second_stream_of_the_capture_gets_what_the_first_never_had() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions::default());
+    let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+    let fork = Event::new(driver().device(0).unwrap()).unwrap();
+    begin(a.raw(), 0);
+    fork.record(a.raw()).unwrap();
+    b.raw().wait_event(&fork).unwrap();
+    let one = allocate(&pool, MIB, object(&a)).unwrap();
+    free(&pool, one, MIB, object(&a));
+    let two = allocate(&pool, MIB, object(&b)).unwrap();
+    assert_ne!(one, two);
+    assert_eq!(graph_bytes(&pool), 2 * MIB);
+    free(&pool, two, MIB, object(&b));
+    drop(Graph::end(a.raw()));
+    wait_for(&pool, 0, trimmed);
+}
+
+#[test]
+fn the_legacy_stream_waits_for_nothing_while_a_blocking_stream_captures() {
+    let _machine = machine();
+    let _current = current();
+    let full = PoolOptions { initial_bytes: 8 * MIB, maximum_bytes: Some(8 * MIB), ..Default::default() };
+    let pool = pool(full);
+    let (busy, capturing) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, false).unwrap());
+    let warm = allocate(&pool, 100, LEGACY).unwrap();
+    free(&pool, warm, 100, LEGACY);
+    let ptr = allocate(&pool, 8 * MIB, object(&busy)).unwrap();
+    sim::busy(busy.raw().as_raw(), std::time::Duration::from_millis(50)).unwrap();
+    free(&pool, ptr, 8 * MIB, object(&busy));
+    begin(capturing.raw(), CU_STREAM_CAPTURE_MODE_RELAXED);
+    sim::busy(capturing.raw().as_raw(), std::time::Duration::ZERO).unwrap();
+    let before = pool.info().device_proofs;
+    // The ladder comes to the inserted wait, which would end the capture, and goes on to the proof.
+    let all = allocate(&pool, 8 * MIB, LEGACY).unwrap();
+    assert_eq!(pool.info().device_proofs, before + 1);
+    free(&pool, all, 8 * MIB, LEGACY);
+    drop(Graph::end(capturing.raw()));
+    settle();
+}
+
+#[test]
 fn graphs_that_never_run_at_once_share_an_arena() {
     let _machine = machine();
     let _current = current();
@@ -388,7 +431,8 @@ fn a_capture_that_was_superseded_goes_on_by_itself() {
     let pool = pool(PoolOptions::default());
     let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
     let arena = SharedArena::new();
-    let scope = |s: &std::sync::Arc<StreamObject>| CaptureScope::enter(StreamHold::object(s.clone()), Some(arena.clone()));
+    let scope =
+        |s: &std::sync::Arc<StreamObject>| CaptureScope::enter(StreamHold::object(s.clone()), Some(arena.clone()));
     let scopes = (scope(&a).unwrap(), scope(&b).unwrap());
     begin(a.raw(), CU_STREAM_CAPTURE_MODE_RELAXED);
     let first = allocate(&pool, MIB, object(&a)).unwrap();
@@ -562,6 +606,103 @@ fn failures_while_capturing_change_nothing() {
         }
     }
     assert_eq!(driver_free(), before);
+}
+
+fn resource_over(options: PoolOptions) -> tenure_core::resource::Resource {
+    resource(pool(options))
+}
+
+#[test]
+fn buffers_made_resized_and_dropped_in_and_after_a_capture() {
+    use tenure_core::buffer::Buffer;
+    let _machine = machine();
+    let _current = current();
+    let mismatches = sim::mismatches();
+    let resource = resource_over(PoolOptions::default());
+    let pool = resource.downcast::<Pool>().unwrap();
+    let (a, e) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+    let hold = || StreamHold::object(a.clone());
+    let make = |bytes: u64, on: StreamHold| Buffer::create(bytes as usize, 0, on, resource.light()).unwrap();
+    let mut before = make(MIB, hold());
+    let elsewhere = make(MIB, StreamHold::object(e.clone()));
+    for raw in [false, true] {
+        let home = || if raw { StreamHold::raw(a.raw()) } else { hold() };
+        begin(a.raw(), 0);
+        let mut buffer = make(MIB, home());
+        write(a.raw(), buffer.ptr(), MIB, 0x42);
+        buffer.resize(3 << 20, home()).unwrap();
+        verify(a.raw(), buffer.ptr(), MIB, 0x42);
+        let temporary = make(4 * MIB, home());
+        let was = temporary.ptr();
+        drop(temporary);
+        let temporary = make(4 * MIB, home());
+        assert_eq!(temporary.ptr(), was, "raw: {raw}");
+        drop(temporary);
+        // What is read by the graph must not be freed by the move.
+        let error = before.resize(2 << 20, home()).unwrap_err();
+        assert!(error.to_string().contains("capturing"), "{error}");
+        assert!(ops_refused(&a));
+        let copy = before.copy(home(), resource.light()).unwrap();
+        assert!(in_graph(pool, copy.ptr()));
+        let used_elsewhere = make(MIB, home());
+        let mut used_elsewhere = used_elsewhere;
+        used_elsewhere.record_stream(StreamHold::object(e.clone()));
+        drop(used_elsewhere);
+        let graph = Graph::end(a.raw());
+        graph.launch(a.raw());
+        verify(a.raw(), buffer.ptr(), MIB, 0x42);
+        graph.launch(a.raw());
+        // After it, by eager work.
+        buffer.resize(8 << 20, StreamHold::object(a.clone())).unwrap();
+        assert!(!in_graph(pool, buffer.ptr()));
+        verify(a.raw(), buffer.ptr(), MIB, 0x42);
+        drop(graph);
+        settle();
+        assert_eq!(pool.property("graph_arenas"), Some(1), "the copy lives there");
+        drop((buffer, copy));
+        wait_for(pool, 0, trimmed);
+    }
+    drop((before, elsewhere));
+    assert_eq!(pool.info().live_count, 0);
+    pool.check().unwrap();
+    assert_eq!(sim::mismatches(), mismatches);
+}
+
+/// Waiting for a capturing stream is refused and does not end its capture.
+fn ops_refused(stream: &StreamObject) -> bool {
+    let refused = |e: Error| matches!(&e, Error::Unsupported(t) if t.contains("capturing"));
+    tenure_core::ops::synchronize(object(stream), 0).is_err_and(refused)
+        && tenure_core::ops::is_idle(object(stream), 0).is_err_and(refused)
+}
+
+#[test]
+fn an_eager_block_that_is_freed_into_a_capture_stays_in_its_streams_order() {
+    let _machine = machine();
+    let _current = current();
+    let mismatches = sim::mismatches();
+    let full = PoolOptions { initial_bytes: 8 * MIB, maximum_bytes: Some(8 * MIB), ..Default::default() };
+    for how in 0..3 {
+        let pool = pool(full);
+        let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+        let warm = allocate(&pool, 100, object(&b)).unwrap();
+        free(&pool, warm, 100, object(&b));
+        let ptr = allocate(&pool, 8 * MIB, object(&a)).unwrap();
+        write(a.raw(), ptr, 8 * MIB, 5);
+        let late = sim::Access::Verify { at: ptr, len: 8 << 20, byte: 5 };
+        sim::launch_for(a.raw().as_raw(), std::time::Duration::from_millis(40), &[late]).unwrap();
+        begin(a.raw(), 0);
+        match how {
+            0 => free(&pool, ptr, 8 * MIB, object(&a)),
+            1 => free(&pool, ptr, 8 * MIB, StreamRef::raw(a.raw())),
+            _ => pool.try_deallocate(ptr, &request(8 * MIB), object(&a)).unwrap(),
+        }
+        let all = allocate(&pool, 8 * MIB, object(&b)).unwrap();
+        write(b.raw(), all, 8 * MIB, 0xee);
+        free(&pool, all, 8 * MIB, object(&b));
+        drop(Graph::end(a.raw()));
+        settle();
+    }
+    assert_eq!(sim::mismatches(), mismatches);
 }
 
 /// Everything that a pool does on its slow paths, on streams that do not capture.

@@ -336,6 +336,10 @@ impl MemoryResource for Pool {
         })
     }
 
+    fn capture_of(&self, ptr: u64) -> Option<u64> {
+        self.find_captured(ptr).map(|(_, capture)| capture)
+    }
+
     fn info(&self) -> Info {
         self.report()
     }

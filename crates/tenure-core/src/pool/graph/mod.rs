@@ -345,11 +345,8 @@ impl Pool {
     #[cold]
     pub(super) fn free_captured(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, trying: bool) -> Result<()> {
         let booked = {
-            let table = if trying {
-                self.graphs.table.try_lock().ok_or(Error::WouldBlock)?
-            } else {
-                self.graphs.table.lock()
-            };
+            let table =
+                if trying { self.graphs.table.try_lock().ok_or(Error::WouldBlock)? } else { self.graphs.table.lock() };
             let (arena, _, entry) = self.checked_captured(&table, ptr, request)?;
             table.arenas.get(&arena).and_then(|a| a.booked(&entry))
         };
@@ -383,7 +380,12 @@ impl Pool {
     }
 
     /// Finds what a free names and checks it.
-    fn checked_captured(&self, table: &Table, ptr: u64, request: &Request) -> Result<(u64, usize, super::place::Entry)> {
+    fn checked_captured(
+        &self,
+        table: &Table,
+        ptr: u64,
+        request: &Request,
+    ) -> Result<(u64, usize, super::place::Entry)> {
         let misuse = |kind, owner, owner_bytes| {
             Error::Misuse(Misuse { kind, ptr, bytes: request.bytes as u64, asked: request.owner, owner, owner_bytes })
         };
@@ -418,11 +420,6 @@ impl Pool {
         let ptr = arena.base_of(segment) + entry.offset;
         let capture = arena.booked(&entry).map_or(0, |(_, capture)| capture);
         Some((Block { ptr, bytes: entry.bytes as usize, owner: entry.owner, device: self.device }, capture))
-    }
-
-    /// The capture that the live block around `ptr` was made in; `None` for eager memory and for what is not this pool's.
-    pub fn capture_of(&self, ptr: u64) -> Option<u64> {
-        self.find_captured(ptr).map(|(_, capture)| capture)
     }
 
     // ------------------------------------------------------------------------------------------------------- giving back
@@ -473,11 +470,8 @@ impl Pool {
         ORPHAN_COUNT.fetch_add(arenas.len(), Ordering::Relaxed);
         // They are shown in the upstream still, but no longer by this pool.
         self.shown.fetch_sub(arenas.iter().map(Arena::reserved).sum(), Ordering::Relaxed);
-        let orphans = arenas.into_iter().map(|arena| Orphan {
-            arena,
-            device: self.device,
-            upstream: self.upstream.anchor(),
-        });
+        let orphans =
+            arenas.into_iter().map(|arena| Orphan { arena, device: self.device, upstream: self.upstream.anchor() });
         ORPHANS.lock().extend(orphans);
     }
 
