@@ -167,6 +167,8 @@ class pool_memory_resource : public resource {
 
   /** Bytes that the pool holds from its upstream. */
   [[nodiscard]] std::size_t pool_size() const { return static_cast<std::size_t>(property("pool_size")); }
+  /** Bytes of them that belong to captured graphs. */
+  [[nodiscard]] std::size_t graph_bytes() const { return static_cast<std::size_t>(property("graph_bytes")); }
 
  private:
   static pool_options sizes(std::size_t initial, std::optional<std::size_t> maximum)

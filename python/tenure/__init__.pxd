@@ -31,6 +31,9 @@ cdef extern from "tenure/tenure.h" nogil:
     ctypedef uint64_t tenure_stream_object
     ctypedef uint64_t tenure_scope
     ctypedef uint64_t tenure_listener
+    ctypedef uint64_t tenure_shared_arena
+    ctypedef uint64_t tenure_capture_scope
+    ctypedef uint64_t tenure_graph
 
     int TENURE_ABI_VERSION
     int TENURE_OK
@@ -336,6 +339,15 @@ cdef extern from "tenure/tenure.h" nogil:
             tenure_resource binning, uint32_t index, uint64_t *allocation_size, tenure_resource *out) noexcept nogil
         tenure_status (*arena_create)(
             tenure_resource upstream, const tenure_arena_options *options, tenure_resource *out) noexcept nogil
+        tenure_status (*shared_arena_create)(tenure_shared_arena *out) noexcept nogil
+        tenure_status (*shared_arena_release)(tenure_shared_arena arena) noexcept nogil
+        tenure_status (*capture_scope_enter)(
+            tenure_stream stream, tenure_shared_arena arena, tenure_capture_scope *out) noexcept nogil
+        tenure_status (*capture_scope_exit)(tenure_capture_scope scope) noexcept nogil
+        tenure_status (*sim_capture_begin)(tenure_stream stream, uint32_t mode) noexcept nogil
+        tenure_status (*sim_capture_end)(tenure_stream stream, tenure_graph *out) noexcept nogil
+        tenure_status (*sim_graph_launch)(tenure_graph graph, tenure_stream stream) noexcept nogil
+        tenure_status (*sim_graph_destroy)(tenure_graph graph) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

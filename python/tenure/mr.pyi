@@ -187,6 +187,8 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
         current one."""
     def pool_size(self) -> int:
         """Bytes that the pool holds from its upstream or the device."""
+    def graph_bytes(self) -> int:
+        """Bytes of them that belong to captured graphs."""
 
 class FixedSizeMemoryResource(UpstreamResourceAdaptor):
     """Blocks of one size, taken from the upstream in chunks of many. A request that is larger than a block is a ``ValueError``.

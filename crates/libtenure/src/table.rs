@@ -2,7 +2,7 @@
 
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
-use crate::{bins::*, buffer::*, current::*, device::*, library::*, resource::*, sim::*};
+use crate::{bins::*, buffer::*, capture::*, current::*, device::*, library::*, resource::*, sim::*};
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
 pub(crate) static TABLE: tenure_api = tenure_api {
@@ -109,4 +109,12 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     binning_add_bin: tenure_binning_add_bin,
     binning_bin: tenure_binning_bin,
     arena_create: tenure_arena_create,
+    shared_arena_create: tenure_shared_arena_create,
+    shared_arena_release: tenure_shared_arena_release,
+    capture_scope_enter: tenure_capture_scope_enter,
+    capture_scope_exit: tenure_capture_scope_exit,
+    sim_capture_begin: tenure_sim_capture_begin,
+    sim_capture_end: tenure_sim_capture_end,
+    sim_graph_launch: tenure_sim_graph_launch,
+    sim_graph_destroy: tenure_sim_graph_destroy,
 };

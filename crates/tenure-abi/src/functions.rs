@@ -316,4 +316,26 @@ functions! {
     /// An arena over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one): memory of one size, taken at once, that many threads and streams share.
     /// `options` may be null: half of what is free on the current device.
     fn arena_create(upstream: tenure_resource, options: *const tenure_arena_options, out: *mut tenure_resource) -> tenure_status;
+    // ------------------------------------------------------------------ captures
+
+    /// Makes a name for memory that several graphs share which never run at the same time: each pool keeps one arena for it, and what one graph freed
+    /// while it was captured serves the next. The arena goes when name, graphs and allocations are gone.
+    fn shared_arena_create(out: *mut tenure_shared_arena) -> tenure_status;
+    /// Gives a name back. Open scopes keep it.
+    fn shared_arena_release(arena: tenure_shared_arena) -> tenure_status;
+    /// Opens a scope for captures of `stream`, whichever thread allocates in them; a raw value must be alive until the scope ends. The per-thread
+    /// default stream (2) stands for this thread: only inside such a scope is it asked for capture in every allocation. `arena` 0: each capture has
+    /// memory of its own, as without a scope. Captures that share an arena follow each other.
+    fn capture_scope_enter(stream: tenure_stream, arena: tenure_shared_arena, out: *mut tenure_capture_scope) -> tenure_status;
+    /// Ends a scope, in any order and from any thread.
+    fn capture_scope_exit(scope: tenure_capture_scope) -> tenure_status;
+
+    /// For tests, on CUDA too: begins the capture of a stream (`mode` 0 global, 1 thread-local, 2 relaxed).
+    fn sim_capture_begin(stream: tenure_stream, mode: u32) -> tenure_status;
+    /// For tests: ends the capture of a stream and makes its graph ready to run.
+    fn sim_capture_end(stream: tenure_stream, out: *mut tenure_graph) -> tenure_status;
+    /// For tests: runs a graph in the order of a stream.
+    fn sim_graph_launch(graph: tenure_graph, stream: tenure_stream) -> tenure_status;
+    /// For tests: ends a graph. A run that is under way ends first.
+    fn sim_graph_destroy(graph: tenure_graph) -> tenure_status;
 }

@@ -745,44 +745,42 @@ fn nothing_that_a_pool_does_ends_a_capture() {
     for mode in MODES {
         for blocking in [false, true] {
             // Tight, so that every step of the ladder is climbed: events, waits, proofs, exchanges, out of memory.
-            let pool = pool(PoolOptions { maximum_bytes: Some(48 * MIB), ..Default::default() });
-            let chunks = pool_over_chunks();
+            let resource = resource_over(PoolOptions { maximum_bytes: Some(48 * MIB), ..Default::default() });
+            let pool = resource.downcast::<Pool>().unwrap();
+            let over_chunks =
+                resource_over(PoolOptions { maximum_bytes: Some(32 * MIB), plain_chunks: true, ..Default::default() });
+            let chunks = over_chunks.downcast::<Pool>().unwrap();
             let a = StreamObject::create(0, !blocking).unwrap();
             begin(a.raw(), mode);
-            let output = allocate(&pool, MIB, object(&a)).unwrap();
+            let output = allocate(pool, MIB, object(&a)).unwrap();
             write(a.raw(), output, MIB, 0x21);
-            turmoil(&pool, 0);
-            turmoil(&chunks, 1);
+            turmoil(pool, 0);
+            turmoil(chunks, 1);
             std::thread::scope(|scope| {
                 for seed in 0..3 {
-                    let (pool, chunks) = (&pool, &chunks);
                     scope.spawn(move || turmoil(if seed == 2 { chunks } else { pool }, seed));
                 }
                 for _ in 0..40 {
-                    let ptr = allocate(&pool, 100_000, object(&a)).unwrap();
+                    let ptr = allocate(pool, 100_000, object(&a)).unwrap();
                     write(a.raw(), ptr, 100_000, 0x99);
                     verify(a.raw(), ptr, 100_000, 0x99);
-                    free(&pool, ptr, 100_000, object(&a));
+                    free(pool, ptr, 100_000, object(&a));
                 }
             });
             verify(a.raw(), output, MIB, 0x21);
             let graph = Graph::end(a.raw());
             for seed in 0..3 {
                 graph.launch(a.raw());
-                turmoil(&pool, seed);
+                turmoil(pool, seed);
             }
             verify(a.raw(), output, MIB, 0x21);
-            free(&pool, output, MIB, object(&a));
+            free(pool, output, MIB, object(&a));
             drop(graph);
             settle();
-            wait_for(&pool, 0, trimmed);
+            wait_for(pool, 0, trimmed);
             assert_eq!((pool.info().reserved_bytes, pool.info().live_count), (0, 0));
             pool.check().unwrap();
         }
     }
     assert_eq!(sim::mismatches(), mismatches);
-}
-
-fn pool_over_chunks() -> Pool {
-    pool(PoolOptions { maximum_bytes: Some(32 * MIB), plain_chunks: true, ..Default::default() })
 }

@@ -259,6 +259,10 @@ impl PoolMemoryResource {
     fn pool_size(slf: &Bound<'_, Self>) -> PyResult<u64> {
         DeviceMemoryResource::property(slf.as_super().as_super(), c"pool_size")
     }
+
+    fn graph_bytes(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super().as_super(), c"graph_bytes")
+    }
 }
 
 /// Refuses what would take more than a number of bytes from its upstream at once.

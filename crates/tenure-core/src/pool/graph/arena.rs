@@ -184,7 +184,7 @@ impl Arena {
         let unused = |tag: u32| segments.iter().all(|s| s.place.tag_unused(tag));
         let over =
             |(at, g): (usize, &Option<Guest>)| g.is_none_or(|g| g.capture != capture) && unused(FIRST + at as u32);
-        let at = self.guests.iter().enumerate().position(|entry| over(entry)).unwrap_or(self.guests.len());
+        let at = self.guests.iter().enumerate().position(over).unwrap_or(self.guests.len());
         if at == self.guests.len() {
             self.guests.push(None);
         }
