@@ -295,7 +295,7 @@ static void captures_that_are_none(void)
   CHECK_ERROR(tenure_capture_scope_exit(outside), BAD);
   CHECK_ERROR(tenure_capture_scope_exit(0), BAD);
   CHECK_ERROR(tenure_sim_capture_begin(mine, 3), INVALID);
-  CHECK_ERROR(tenure_sim_capture_end(mine, &graph), CUDA);
+  CHECK_ERROR(tenure_sim_capture_end(mine, &graph), TENURE_ERROR_CUDA);
   CHECK_ERROR(tenure_sim_graph_launch(graph, mine), BAD);
   CHECK_ERROR(tenure_sim_graph_destroy(graph), BAD);
 }

@@ -48,7 +48,7 @@ void fill(device_buffer const& buffer, unsigned char value, cuda_stream_view str
 }
 
 /** Two temporaries, copied into one another and into the output, which is all `value` after a run. */
-device_buffer record(cuda_stream_view stream, resource_ref pool, unsigned char value, std::uint32_t mode, graph& out)
+device_buffer record(cuda_stream_view stream, mr::resource_ref pool, unsigned char value, std::uint32_t mode, graph& out)
 {
   begin(stream, mode);
   device_buffer output{bytes, stream, pool};
@@ -186,9 +186,17 @@ TEST(what_cannot_serve_refuses_and_the_capture_goes_on)
   CHECK_THROWS(device_buffer(10, stream, over_chunks), unsupported, "capturing");
   CHECK_THROWS(before.resize(2 * bytes, stream), unsupported, "capturing");
   CHECK_THROWS(stream.synchronize(), unsupported, "capturing");
+  {
+    // What waits is refused before anything is recorded: the graph would use a value that is gone.
+    device_uvector<int> numbers{4, stream, pool};
+    CHECK_THROWS(numbers.element(0, stream), unsupported, "capturing");
+    CHECK_THROWS(numbers.set_element(0, 1, stream), unsupported, "capturing");
+  }
   graph made;
   end(stream, made);
   CHECK(made.handle != 0);
+  made.launch(stream);
+  stream.synchronize();
   CHECK(before.size() == bytes);
 }
 

@@ -166,8 +166,22 @@ def test_what_cannot_serve_refuses(cuda, pool, stream, source):
             stream.synchronize()
         with pytest.raises(NotImplementedError, match="capturing"):
             stream.query()
-        sim.capture_end(stream).close()
+        # What waits is refused before anything is recorded: the graph would use memory that is gone.
+        with pytest.raises(NotImplementedError, match="capturing"):
+            source.tobytes(stream)
+        with pytest.raises(NotImplementedError, match="capturing"):
+            source.copy_from_host(b"never", stream)
+        with pytest.raises(NotImplementedError, match="capturing"):
+            source.copy_to_host(bytearray(SIZE), stream)
+        with pytest.raises(NotImplementedError, match="capturing"):
+            DeviceBuffer.to_device(b"never", stream=stream, mr=pool)
+        graph = sim.capture_end(stream)
+        graph.launch(stream)
+        stream.synchronize()
+        graph.close()
     assert source.nbytes == SIZE
+    assert source.tobytes(stream) == b"tenure!!" * (SIZE // 8)
+    assert wait_for(pool)
 
 
 def test_scopes_that_cannot_be(stream):
