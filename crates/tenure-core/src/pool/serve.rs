@@ -216,7 +216,7 @@ impl Pool {
         if self.keep_at_hand(ptr, request, stream, Lock::Wait) {
             return Ok(());
         }
-        if self.pages.offset_of(ptr).is_none() {
+        if self.is_outside(ptr) {
             return self.free_captured(ptr, request, stream, false);
         }
         let mut state = self.lock();
@@ -300,7 +300,7 @@ impl MemoryResource for Pool {
         if self.keep_at_hand(ptr, request, stream, Lock::Try) {
             return Ok(());
         }
-        if self.pages.offset_of(ptr).is_none() {
+        if self.is_outside(ptr) {
             return self.free_captured(ptr, request, stream, true);
         }
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
@@ -326,7 +326,10 @@ impl MemoryResource for Pool {
     }
 
     fn find(&self, ptr: u64) -> Option<Block> {
-        let Some(offset) = self.pages.offset_of(ptr) else { return self.find_captured(ptr).map(|(block, _)| block) };
+        if self.is_outside(ptr) {
+            return self.find_captured(ptr).map(|(block, _)| block);
+        }
+        let offset = self.pages.offset_of(ptr)?;
         let entry = self.lock().place.around(offset).ok()?;
         Some(Block {
             ptr: self.pages.ptr_of(entry.offset),

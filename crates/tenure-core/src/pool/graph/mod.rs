@@ -337,6 +337,12 @@ impl Pool {
 
     // ------------------------------------------------------------------------------------------------------- frees
 
+    /// True for an address that is not in the pool's own range: a graph's, or nobody's.
+    #[inline]
+    pub(super) fn is_outside(&self, ptr: u64) -> bool {
+        matches!(&self.pages, Pages::Virtual(range) if range.offset_of(ptr).is_none())
+    }
+
     /// Frees a block that is not in the pool's eager memory: a graph's, or nobody's. With `trying`, only if that needs no
     /// more than a question.
     ///
@@ -510,6 +516,9 @@ impl Pool {
 
     /// Live bytes and blocks of all arenas.
     pub(super) fn graph_live(&self) -> (u64, u64) {
+        if self.graphs.count.load(Ordering::Relaxed) == 0 {
+            return (0, 0);
+        }
         let table = self.graphs.table.lock();
         table.arenas.values().fold((0, 0), |(bytes, count), a| (bytes + a.live_bytes(), count + a.live_count()))
     }

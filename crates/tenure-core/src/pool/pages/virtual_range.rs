@@ -87,7 +87,7 @@ impl VirtualRange {
     }
 
     #[inline]
-    pub(super) fn offset_of(&self, ptr: u64) -> Option<u64> {
+    pub(in crate::pool) fn offset_of(&self, ptr: u64) -> Option<u64> {
         let offset = ptr.checked_sub(self.range.base())?;
         (offset < self.range.bytes() as u64).then_some(offset)
     }
