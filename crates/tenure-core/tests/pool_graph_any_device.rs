@@ -159,7 +159,7 @@ fn turmoil(driver: &'static Driver, pool: &Pool, stop: &AtomicBool, byte: u8) {
         // No stream is asked in vain for what cannot be had.
         assert!(pool.allocate(&request(1 << 50), object(&own)).is_err());
         for (i, (ptr, bytes, on)) in live.into_iter().enumerate() {
-            let on = if on.raw == own.raw() && (round + i) % 3 == 0 { stored } else { on };
+            let on = if on.raw == own.raw() && (round + i).is_multiple_of(3) { stored } else { on };
             pool.deallocate(ptr, &request(bytes), on).expect("mine");
         }
         if round % 8 == 7 {
