@@ -425,6 +425,64 @@ fn graphs_that_never_run_at_once_share_an_arena() {
 }
 
 #[test]
+fn what_eager_work_frees_is_not_for_the_capture_that_is_under_way() {
+    let _machine = machine();
+    let _current = current();
+    let mismatches = sim::mismatches();
+    let pool = pool(PoolOptions::default());
+    let (a, e) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+    for raw in [false, true] {
+        let arena = SharedArena::new();
+        let scope = CaptureScope::enter(StreamHold::object(a.clone()), Some(arena.clone())).unwrap();
+        let on = if raw { StreamRef::raw(a.raw()) } else { object(&a) };
+        let (first, output) = capture(&pool, on, 0, 7);
+        begin(a.raw(), 0);
+        let warm = allocate(&pool, 100, on).unwrap();
+        let late = sim::Access::Verify { at: output, len: 5000, byte: 7 };
+        first.launch(e.raw());
+        sim::launch_for(e.raw().as_raw(), std::time::Duration::from_millis(40), &[late]).unwrap();
+        // Once by a stream that can be asked, once by the value of the stream that it was made on.
+        free(&pool, output, 5000, if raw { stored(a.raw()) } else { object(&e) });
+        let mine: Vec<u64> = (0..40).map(|_| allocate(&pool, 5000, on).unwrap()).collect();
+        assert!(!mine.contains(&output), "raw: {raw}");
+        for ptr in mine {
+            free(&pool, ptr, 5000, on);
+        }
+        free(&pool, warm, 100, on);
+        drop((Graph::end(a.raw()), first, scope, arena));
+        // Its last use is queued still.
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        wait_for(&pool, 0, trimmed);
+    }
+    assert!(sim::calls("cuMemFree") > 0);
+    settle();
+    assert_eq!(sim::mismatches(), mismatches);
+}
+
+#[test]
+fn pages_that_a_raw_stream_may_still_use_wait_for_a_proof() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions::default());
+    let a = StreamObject::create(0, true).unwrap();
+    let (graph, output) = capture(&pool, StreamRef::raw(a.raw()), 0, 7);
+    graph.launch(a.raw());
+    settle();
+    let late = sim::Access::Verify { at: output, len: 5000, byte: 7 };
+    sim::launch_for(a.raw().as_raw(), std::time::Duration::from_millis(60), &[late]).unwrap();
+    free(&pool, output, 5000, stored(a.raw()));
+    drop(graph);
+    std::thread::sleep(std::time::Duration::from_millis(10));
+    pool.info();
+    assert_eq!(pool.property("graph_arenas"), Some(1), "only what waits may give it back");
+    let before = sim::calls("cuMemFree");
+    wait_for(&pool, 0, trimmed);
+    assert_eq!(sim::calls("cuMemFree"), before + 1);
+    // A page that went too early would have been a fault.
+    settle();
+}
+
+#[test]
 fn a_capture_that_was_superseded_goes_on_by_itself() {
     let _machine = machine();
     let _current = current();
@@ -819,6 +877,7 @@ fn program(seed: u64) {
     let arena = SharedArena::new();
     let scope = CaptureScope::enter(StreamHold::object(a.clone()), shared.then(|| arena.clone())).unwrap();
     let mut graphs: Vec<(Graph, Vec<Held>)> = Vec::new();
+    let mut retired: Vec<Graph> = Vec::new();
     let mut loose: Vec<Held> = Vec::new();
     let mut byte = 0u8;
     let sizes = [200, 5000, 70_000, MIB, 3 * MIB];
@@ -890,6 +949,23 @@ fn program(seed: u64) {
                 if !graphs.is_empty() {
                     let at = dice.roll(graphs.len() as u64) as usize;
                     if dice.roll(2) == 0 {
+                        // Runs never again. Another stream reads what it made, and nothing waits for that stream.
+                        let (graph, outputs) = graphs.swap_remove(at);
+                        let reader = if dice.roll(2) == 0 { &eager } else { &a };
+                        let done = Event::new(device).unwrap();
+                        graph.launch(runs.raw());
+                        done.record(runs.raw()).unwrap();
+                        reader.raw().wait_event(&done).unwrap();
+                        sim::busy(reader.raw().as_raw(), std::time::Duration::from_millis(3)).unwrap();
+                        for held in outputs {
+                            verify(reader.raw(), held.ptr, held.bytes, held.byte);
+                            let on = if dice.roll(2) == 0 { stored(reader.raw()) } else { object(reader) };
+                            free(pool, held.ptr, held.bytes, on);
+                        }
+                        if dice.roll(2) == 0 {
+                            retired.push(graph);
+                        }
+                    } else if dice.roll(2) == 0 {
                         let (graph, outputs) = graphs.swap_remove(at);
                         drop(graph);
                         loose.extend(outputs);
@@ -926,6 +1002,7 @@ fn program(seed: u64) {
         drop(graph);
         loose.extend(outputs);
     }
+    drop(retired);
     for held in loose {
         free(pool, held.ptr, held.bytes, object(&runs));
     }
@@ -943,7 +1020,7 @@ fn program(seed: u64) {
 fn random_programs_of_captures_have_no_race() {
     let _machine = machine();
     let _current = current();
-    let programs: u64 = std::env::var("TENURE_GRAPH_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+    let programs: u64 = std::env::var("TENURE_GRAPH_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
     let mismatches = sim::mismatches();
     for seed in 0..programs {
         settle();
