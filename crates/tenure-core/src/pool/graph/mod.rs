@@ -14,6 +14,9 @@
 //! long as it lives: freed blocks serve the same capture again, in the order of the same stream, and nobody else. No edge and
 //! no node is put into the capture, and no driver call is made that would end one.
 //!
+//! A memory checker is told nothing of these blocks (`tools/heaps.rs`): a graph that runs again uses what was freed while it
+//! was captured, and does no wrong.
+//!
 //! Several graphs that never run at once may share an arena ([`SharedArena`], [`CaptureScope`]).
 //!
 //! **Which pools**: those with ranges of their own. Chunks come through calls that end captures: such a pool refuses.
@@ -48,7 +51,7 @@ use super::order::{Key, Who};
 use super::pages::{Pages, VirtualRange, idle};
 use super::place::{Fault, rounded_bytes};
 use super::turn::Turn;
-use super::{PAGE, Pool};
+use super::{PAGE, Pool, Which};
 use crate::error::{Error, Misuse, MisuseKind, Result};
 use crate::resource::leaf::Cuda;
 use crate::resource::{Block, Request, Resource};
@@ -312,6 +315,8 @@ impl Pool {
 
     /// Gives back idle eager pages so that a graph can have as many bytes. The caller has the turn.
     fn make_room(&self, turn: &Turn<'_>, bytes: u64) -> Result<()> {
+        // What the threads have at hand keeps pages from being idle.
+        self.drain(Which::All);
         let all = self.pages.pieces();
         {
             let state = self.lock();
