@@ -856,6 +856,8 @@ typedef struct tenure_arena_options {
    */
   uint32_t dump_log_on_failure;
 } tenure_arena_options;
+
+/**
  * A name for memory that graphs share which never run at once. Given back with
  * `tenure_shared_arena_release`.
  */
@@ -1752,6 +1754,7 @@ tenure_status tenure_binning_bin(tenure_resource binning,
 tenure_status tenure_arena_create(tenure_resource upstream,
                                   const struct tenure_arena_options *options,
                                   tenure_resource *out);
+
 /* ---- captures -------------------------------------------------------------------------------- */
 
 /**
