@@ -174,6 +174,8 @@ class pool_memory_resource : public resource {
   [[nodiscard]] std::size_t pool_size() const { return static_cast<std::size_t>(property("pool_size")); }
   /** Whether it maps address ranges of its own. If not, it takes chunks through its upstream. */
   [[nodiscard]] bool own_ranges() const { return property("own_ranges") != 0; }
+  /** Bytes of them that belong to captured graphs. */
+  [[nodiscard]] std::size_t graph_bytes() const { return static_cast<std::size_t>(property("graph_bytes")); }
 
  private:
   static pool_options sizes(std::size_t initial, std::optional<std::size_t> maximum)

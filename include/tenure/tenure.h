@@ -910,6 +910,22 @@ typedef tenure_status (*tenure_low_memory_fn)(void *context,
 typedef uint64_t tenure_low_memory_hook;
 
 /**
+ * A name for memory that graphs share which never run at once. Given back with
+ * `tenure_shared_arena_release`.
+ */
+typedef uint64_t tenure_shared_arena;
+
+/**
+ * A scope around captures of a stream.
+ */
+typedef uint64_t tenure_capture_scope;
+
+/**
+ * A graph of `tenure_sim_capture_end`. Given back with `tenure_sim_graph_destroy`.
+ */
+typedef uint64_t tenure_graph;
+
+/**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
  * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
  * beyond `size` is not there.
@@ -1101,6 +1117,16 @@ typedef struct tenure_api {
                                   tenure_low_memory_hook *out);
   tenure_status (*low_memory_remove)(tenure_low_memory_hook hook);
   tenure_status (*low_memory)(int32_t device, uint64_t bytes, uint64_t *released);
+  tenure_status (*shared_arena_create)(tenure_shared_arena *out);
+  tenure_status (*shared_arena_release)(tenure_shared_arena arena);
+  tenure_status (*capture_scope_enter)(struct tenure_stream stream,
+                                       tenure_shared_arena arena,
+                                       tenure_capture_scope *out);
+  tenure_status (*capture_scope_exit)(tenure_capture_scope scope);
+  tenure_status (*sim_capture_begin)(struct tenure_stream stream, uint32_t mode);
+  tenure_status (*sim_capture_end)(struct tenure_stream stream, tenure_graph *out);
+  tenure_status (*sim_graph_launch)(tenure_graph graph, struct tenure_stream stream);
+  tenure_status (*sim_graph_destroy)(tenure_graph graph);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -1807,6 +1833,56 @@ tenure_status tenure_low_memory_remove(tenure_low_memory_hook hook);
  * wait for the device. Release thresholds do not count.
  */
 tenure_status tenure_low_memory(int32_t device, uint64_t bytes, uint64_t *released);
+
+/* ---- captures -------------------------------------------------------------------------------- */
+
+/**
+ * Makes a name for memory that several graphs share which never run at the same time: each pool
+ * keeps one arena for it, and what one graph freed while it was captured serves the next. The
+ * arena goes when name, graphs and allocations are gone.
+ */
+tenure_status tenure_shared_arena_create(tenure_shared_arena *out);
+
+/**
+ * Gives a name back. Open scopes keep it.
+ */
+tenure_status tenure_shared_arena_release(tenure_shared_arena arena);
+
+/**
+ * Opens a scope for captures of `stream`, whichever thread allocates in them; a raw value must be
+ * alive until the scope ends. The per-thread default stream (2) stands for this thread: only
+ * inside such a scope is it asked for capture in every allocation. `arena` 0: each capture has
+ * memory of its own, as without a scope. Captures that share an arena follow each other.
+ */
+tenure_status tenure_capture_scope_enter(struct tenure_stream stream,
+                                         tenure_shared_arena arena,
+                                         tenure_capture_scope *out);
+
+/**
+ * Ends a scope, in any order and from any thread.
+ */
+tenure_status tenure_capture_scope_exit(tenure_capture_scope scope);
+
+/**
+ * For tests, on CUDA too: begins the capture of a stream (`mode` 0 global, 1 thread-local, 2
+ * relaxed).
+ */
+tenure_status tenure_sim_capture_begin(struct tenure_stream stream, uint32_t mode);
+
+/**
+ * For tests: ends the capture of a stream and makes its graph ready to run.
+ */
+tenure_status tenure_sim_capture_end(struct tenure_stream stream, tenure_graph *out);
+
+/**
+ * For tests: runs a graph in the order of a stream.
+ */
+tenure_status tenure_sim_graph_launch(tenure_graph graph, struct tenure_stream stream);
+
+/**
+ * For tests: ends a graph. A run that is under way ends first.
+ */
+tenure_status tenure_sim_graph_destroy(tenure_graph graph);
 
 /* ---- finding the library at run time --------------------------------------------------------- */
 

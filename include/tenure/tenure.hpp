@@ -25,6 +25,7 @@
  * | resources.hpp | the concrete resources and adaptors                                                |
  * | bins.hpp      | fixed-size, binning and arena resources                                            |
  * | callback.hpp  | resources of your own code, resource_cast                                          |
+ * | capture.hpp   | memory of graphs: shared_arena, capture_scope                                      |
  * | current.hpp   | the table of current resources, scopes, listeners                                  |
  * | buffer.hpp    | device_buffer                                                                      |
  * | uvector.hpp   | device_uvector<T>                                                                  |
@@ -39,6 +40,7 @@
 #include <tenure/bins.hpp>
 #include <tenure/buffer.hpp>
 #include <tenure/callback.hpp>
+#include <tenure/capture.hpp>
 #include <tenure/current.hpp>
 #include <tenure/device.hpp>
 #include <tenure/error.hpp>

@@ -32,6 +32,9 @@ cdef extern from "tenure/tenure.h" nogil:
     ctypedef uint64_t tenure_scope
     ctypedef uint64_t tenure_listener
     ctypedef uint64_t tenure_low_memory_hook
+    ctypedef uint64_t tenure_shared_arena
+    ctypedef uint64_t tenure_capture_scope
+    ctypedef uint64_t tenure_graph
 
     int TENURE_ABI_VERSION
     int TENURE_OK
@@ -350,6 +353,15 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*low_memory_add)(tenure_low_memory_fn hook, tenure_owner owner, tenure_low_memory_hook *out) noexcept nogil
         tenure_status (*low_memory_remove)(tenure_low_memory_hook hook) noexcept nogil
         tenure_status (*low_memory)(int32_t device, uint64_t bytes, uint64_t *released) noexcept nogil
+        tenure_status (*shared_arena_create)(tenure_shared_arena *out) noexcept nogil
+        tenure_status (*shared_arena_release)(tenure_shared_arena arena) noexcept nogil
+        tenure_status (*capture_scope_enter)(
+            tenure_stream stream, tenure_shared_arena arena, tenure_capture_scope *out) noexcept nogil
+        tenure_status (*capture_scope_exit)(tenure_capture_scope scope) noexcept nogil
+        tenure_status (*sim_capture_begin)(tenure_stream stream, uint32_t mode) noexcept nogil
+        tenure_status (*sim_capture_end)(tenure_stream stream, tenure_graph *out) noexcept nogil
+        tenure_status (*sim_graph_launch)(tenure_graph graph, tenure_stream stream) noexcept nogil
+        tenure_status (*sim_graph_destroy)(tenure_graph graph) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

@@ -26,8 +26,10 @@ __all__ = [
     "LowMemoryHook",
     "OutOfMemoryError",
     "OwnershipError",
+    "SharedArena",
     "Stream",
     "__version__",
+    "capture_scope",
     "describe",
     "device_count",
     "device_info",
@@ -211,6 +213,41 @@ class Stream:
     def __ge__(self, value: Any, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> Any: ...
+
+@final
+class SharedArena:
+    """A name for memory that several CUDA graphs share which never run at the same time.
+
+    Each pool that is asked for memory inside a ``capture_scope`` with this name keeps one arena for it: what one graph freed
+    while it was captured serves the next. The memory goes back when the name, the graphs and the allocations are gone. Your
+    program orders the runs of these graphs: in one stream, or by events.
+    """
+
+    def __new__(cls) -> Self: ...
+    def __reduce__(self) -> Any: ...
+
+@final
+class capture_scope:
+    """``with capture_scope(stream, shared):`` stands around captures of ``stream``.
+
+    A pool over ``CudaMemoryResource`` serves allocations on a capturing stream without a scope: they come from an arena of
+    that capture, which the graph keeps as long as it or an executable of it lives. A scope is for two things:
+
+    * ``shared``: graphs that never run at once take their memory from one arena. Captures that share one follow each other.
+    * without ``stream``, the scope stands for this thread: for what it captures, and for its per-thread default stream, which
+      is asked for capture in every allocation inside such a scope only.
+
+    >>> arena = tenure.SharedArena()
+    >>> for shape in shapes:
+    ...     with tenure.capture_scope(stream, arena), torch.cuda.graph(graph, stream=stream): ...
+    """
+
+    def __new__(cls, stream: _AnyStream | None = None, shared: SharedArena | None = None) -> Self: ...
+    def __enter__(self) -> SharedArena | None:
+        """Returns ``shared``."""
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
 
 @disjoint_base
 class DeviceBuffer:

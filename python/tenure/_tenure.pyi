@@ -1,5 +1,7 @@
 """The extension module. What is public is documented in ``tenure``, ``tenure.mr``, ``tenure.sim`` and ``tenure.bindings``."""
 
+from typing import Literal
+
 from typing_extensions import CapsuleType
 
 from . import (
@@ -16,11 +18,15 @@ from . import (
 )
 from . import (
     LowMemoryHook as LowMemoryHook,
+    SharedArena as SharedArena,
 )
 from . import (
     Stream as Stream,
 )
 from . import _AnyStream, _Size
+from . import (
+    capture_scope as capture_scope,
+)
 from . import (
     device_count as device_count,
 )
@@ -129,11 +135,16 @@ from .mr import (
 from .mr import (
     using as using,
 )
+from .sim import (
+    Graph as _Graph,
+)
 
 _C_API: CapsuleType
 
 def sim_active() -> bool: ...
 def sim_busy(stream: _AnyStream, ms: int) -> None: ...
+def sim_capture_begin(stream: _AnyStream, mode: Literal["global", "thread_local", "relaxed"] = "global") -> None: ...
+def sim_capture_end(stream: _AnyStream) -> _Graph: ...
 def sim_configure(devices: int | None = None, memory: _Size | None = None) -> None: ...
 def sim_fail_clear() -> None: ...
 def sim_fail_next(call: str, code: int, after: int = 0) -> None: ...

@@ -14,6 +14,7 @@
 mod bins;
 mod buffer;
 mod callback;
+mod capture;
 mod current;
 mod device;
 mod guard;

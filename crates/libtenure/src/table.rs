@@ -2,7 +2,7 @@
 
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
-use crate::{bins::*, buffer::*, current::*, device::*, library::*, low_memory::*, resource::*, sim::*};
+use crate::{bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, resource::*, sim::*};
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
 pub(crate) static TABLE: tenure_api = tenure_api {
@@ -112,4 +112,12 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     low_memory_add: tenure_low_memory_add,
     low_memory_remove: tenure_low_memory_remove,
     low_memory: tenure_low_memory,
+    shared_arena_create: tenure_shared_arena_create,
+    shared_arena_release: tenure_shared_arena_release,
+    capture_scope_enter: tenure_capture_scope_enter,
+    capture_scope_exit: tenure_capture_scope_exit,
+    sim_capture_begin: tenure_sim_capture_begin,
+    sim_capture_end: tenure_sim_capture_end,
+    sim_graph_launch: tenure_sim_graph_launch,
+    sim_graph_destroy: tenure_sim_graph_destroy,
 };

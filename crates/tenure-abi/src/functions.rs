@@ -325,4 +325,26 @@ functions! {
     /// For other libraries that need memory: makes the pools on `device` (-1: the current one) give back idle memory until `bytes` bytes went, or all
     /// that is idle with 0; writes how many did. May wait for the device. Release thresholds do not count.
     fn low_memory(device: i32, bytes: u64, released: *mut u64) -> tenure_status;
+    // ------------------------------------------------------------------ captures
+
+    /// Makes a name for memory that several graphs share which never run at the same time: each pool keeps one arena for it, and what one graph freed
+    /// while it was captured serves the next. The arena goes when name, graphs and allocations are gone.
+    fn shared_arena_create(out: *mut tenure_shared_arena) -> tenure_status;
+    /// Gives a name back. Open scopes keep it.
+    fn shared_arena_release(arena: tenure_shared_arena) -> tenure_status;
+    /// Opens a scope for captures of `stream`, whichever thread allocates in them; a raw value must be alive until the scope ends. The per-thread
+    /// default stream (2) stands for this thread: only inside such a scope is it asked for capture in every allocation. `arena` 0: each capture has
+    /// memory of its own, as without a scope. Captures that share an arena follow each other.
+    fn capture_scope_enter(stream: tenure_stream, arena: tenure_shared_arena, out: *mut tenure_capture_scope) -> tenure_status;
+    /// Ends a scope, in any order and from any thread.
+    fn capture_scope_exit(scope: tenure_capture_scope) -> tenure_status;
+
+    /// For tests, on CUDA too: begins the capture of a stream (`mode` 0 global, 1 thread-local, 2 relaxed).
+    fn sim_capture_begin(stream: tenure_stream, mode: u32) -> tenure_status;
+    /// For tests: ends the capture of a stream and makes its graph ready to run.
+    fn sim_capture_end(stream: tenure_stream, out: *mut tenure_graph) -> tenure_status;
+    /// For tests: runs a graph in the order of a stream.
+    fn sim_graph_launch(graph: tenure_graph, stream: tenure_stream) -> tenure_status;
+    /// For tests: ends a graph. A run that is under way ends first.
+    fn sim_graph_destroy(graph: tenure_graph) -> tenure_status;
 }

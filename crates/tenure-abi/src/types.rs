@@ -57,6 +57,12 @@ pub type tenure_scope = u64;
 pub type tenure_listener = u64;
 /// A function that is asked for memory when a pool is about to fail.
 pub type tenure_low_memory_hook = u64;
+/// A name for memory that graphs share which never run at once. Given back with `tenure_shared_arena_release`.
+pub type tenure_shared_arena = u64;
+/// A scope around captures of a stream.
+pub type tenure_capture_scope = u64;
+/// A graph of `tenure_sim_capture_end`. Given back with `tenure_sim_graph_destroy`.
+pub type tenure_graph = u64;
 
 /// A stream, as a call carries it.
 ///

@@ -205,6 +205,10 @@ impl MemoryResource for Arena {
         self.pool.needs_live_stream()
     }
 
+    fn capture_of(&self, ptr: u64) -> Option<u64> {
+        self.pool.capture_of(ptr)
+    }
+
     fn find(&self, ptr: u64) -> Option<Block> {
         self.pool.find(ptr)
     }

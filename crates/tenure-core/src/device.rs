@@ -188,6 +188,24 @@ pub(crate) fn is_capturing(stream: StreamRef<'_>, device: &Device) -> Result<boo
     Ok(device.driver().stream_capture_status(stream.raw)? != CaptureStatus::None)
 }
 
+/// The capture that a live stream takes part in: its number, or 0 where it cannot be told (the capture is invalid, or is
+/// that of a stream that synchronises with the legacy one). `None` when there is none, or nobody may ask.
+///
+/// # Errors
+/// What the driver says of the handle.
+pub(crate) fn capture_of(stream: StreamRef<'_>, default: i32) -> Result<Option<u64>> {
+    if !stream.is_live() {
+        return Ok(None);
+    }
+    let driver = driver()?;
+    let _current = match stream.raw.is_special() && default >= 0 {
+        true => Some(driver.device(default)?.enter()?),
+        false => None,
+    };
+    let info = driver.stream_capture_info(stream.raw)?;
+    Ok((info.status != CaptureStatus::None).then_some(info.id))
+}
+
 fn capturing_error(kind: &str) -> Error {
     Error::Unsupported(format!(
         "the stream is capturing, and memory of a {kind} resource is neither made nor freed inside a graph: do so \

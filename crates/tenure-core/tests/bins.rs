@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::*;
 use tenure_core::adaptor::{Limiting, Statistics};
+use tenure_core::arena::{Arena, ArenaOptions};
 use tenure_core::bins::{Binning, BinningOptions, FixedSize, FixedSizeOptions, MAX_BINS};
 use tenure_core::error::{Error, MisuseKind, Result};
 use tenure_core::pool::PoolOptions;
@@ -347,23 +348,44 @@ fn streams_that_end_leave_their_blocks_to_others() {
 }
 
 #[test]
-fn a_capturing_stream_is_refused() {
+fn a_graph_has_blocks_of_its_own() {
     let _machine = machine();
     let stream = StreamObject::create(0, true).expect("a stream");
     let bins = bins(cuda(), 18, 20);
-    for mr in [fixed(cuda(), MIB, 1), bins] {
+    let arena =
+        resource(Arena::new(cuda(), 0, ArenaOptions { arena_size: Some(16 * MIB), ..Default::default() }).unwrap());
+    for mr in [fixed(cuda(), MIB, 4), bins, arena] {
         let driver = tenure_core::device::driver().expect("the driver");
+        let eager = mr.allocate(1000, 256, object(&stream)).expect("a block");
+        mr.deallocate(eager, 1000, 256, object(&stream)).expect("a free");
         driver
             .stream_begin_capture(stream.raw(), tenure_driver::sys::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .expect("a capture");
+        let mut blocks = Vec::new();
         for bytes in [1000, 1 << 20] {
-            match mr.allocate(bytes, 256, object(&stream)) {
-                Err(Error::Unsupported(text)) => assert!(text.contains("capturing"), "{text}"),
-                other => panic!("{other:?}"),
-            }
+            let ptr = mr.allocate(bytes, 256, object(&stream)).expect("memory of the graph");
+            assert_ne!(ptr, eager, "eager memory in a graph");
+            assert!(mr.body().capture_of(ptr).is_some());
+            blocks.push((ptr, bytes));
         }
-        driver.stream_end_capture(stream.raw()).expect("the capture goes on until it is ended");
+        let graph = driver.stream_end_capture(stream.raw()).expect("the capture goes on until it is ended");
+        for (ptr, bytes) in blocks {
+            assert!(matches!(mr.deallocate(ptr, bytes - 1 - 300, 256, object(&stream)), Err(Error::Misuse(_))));
+            mr.deallocate(ptr, bytes, 256, object(&stream)).expect("a free");
+        }
+        drop(graph);
     }
+    // Chunks of an upstream come through calls that would end the capture.
+    let mr = fixed(resource(Limiting::new(cuda(), 64 * MIB)), MIB, 1);
+    let driver = tenure_core::device::driver().expect("the driver");
+    driver
+        .stream_begin_capture(stream.raw(), tenure_driver::sys::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        .expect("a capture");
+    match mr.allocate(1000, 256, object(&stream)) {
+        Err(Error::Unsupported(text)) => assert!(text.contains("capturing"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    driver.stream_end_capture(stream.raw()).expect("the capture goes on until it is ended");
 }
 
 #[test]

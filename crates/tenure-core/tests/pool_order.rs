@@ -360,11 +360,13 @@ fn what_has_completed_is_everyones_before_the_pool_grows() {
 }
 
 #[test]
-fn a_capturing_stream_is_refused_and_its_capture_goes_on() {
+fn a_pool_over_chunks_refuses_a_capturing_stream_and_its_capture_goes_on() {
     let _machine = machine();
     let _current = current();
     let driver = tenure_core::device::driver().unwrap();
-    let pool = full_pool(Prefer::Concurrency);
+    // Chunks come through calls that would end the capture.
+    let eight = PoolOptions { initial_bytes: 8 * MIB, maximum_bytes: Some(8 * MIB), ..Default::default() };
+    let pool = pool(PoolOptions { plain_chunks: true, ..eight });
     let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
     let ptr = allocate(&pool, 4 * MIB, object(&a)).unwrap();
     let other = allocate(&pool, 4 * MIB, object(&b)).unwrap();

@@ -273,6 +273,12 @@ impl PoolMemoryResource {
     fn own_ranges(slf: &Bound<'_, Self>) -> PyResult<bool> {
         Ok(DeviceMemoryResource::property(slf.as_super().as_super(), c"own_ranges")? != 0)
     }
+
+    /// Bytes of them that belong to captured graphs.
+    #[getter]
+    fn graph_bytes(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super().as_super(), c"graph_bytes")
+    }
 }
 
 /// Refuses what would take more than a number of bytes from its upstream at once.

@@ -23,6 +23,7 @@ mod buffer;
 mod buffer_copy;
 mod buffer_export;
 mod callback;
+mod capture;
 mod current;
 mod dlpack;
 mod errors;
@@ -70,6 +71,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     current::register(module)?;
     buffer::register(module)?;
     border::register(module)?;
+    capture::register(module)?;
     sim::register(module)?;
     low_memory::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;

@@ -59,6 +59,7 @@ mod bins;
 mod buffer;
 mod bytes;
 mod callbacks;
+mod capture;
 pub mod current;
 mod device;
 mod error;
@@ -80,6 +81,7 @@ pub use bins::{Arena, ArenaBuilder, Binning, BinningBuilder, FixedSize, FixedSiz
 pub use buffer::{Detached, DeviceBuffer};
 pub use bytes::Bytes;
 pub use callbacks::{Callbacks, Request};
+pub use capture::{CaptureScope, SharedArena};
 pub use device::{Device, DeviceInfo};
 pub use error::{
     BoxError, Callback, Cuda, Error, LoadError, LoadFailure, MisuseKind, OutOfMemory, Ownership, Result, check,

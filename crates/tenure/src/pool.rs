@@ -161,6 +161,14 @@ impl Pool {
             },
         }
     }
+
+    /// Bytes of the pool that belong to captured graphs.
+    ///
+    /// # Errors
+    /// What the library says of the handle.
+    pub fn graph_bytes(&self) -> Result<u64> {
+        self.property("graph_bytes")
+    }
 }
 
 impl PoolBuilder {

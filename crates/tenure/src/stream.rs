@@ -280,6 +280,13 @@ impl<'a> StreamRef<'a> {
         check(api, unsafe { (api.stream_synchronize)(self.raw) })
     }
 
+    /// Before a copy that will be waited for: on a capturing stream it would become a part of the graph, and the graph
+    /// would use memory that is gone by the time it runs. Asking whether the stream is idle says so and leaves the capture
+    /// alone.
+    pub(crate) fn refuse_capturing(self) -> Result<()> {
+        self.is_done().map(drop)
+    }
+
     /// As [`Stream::is_done`].
     ///
     /// # Errors

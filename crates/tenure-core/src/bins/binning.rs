@@ -453,6 +453,10 @@ impl MemoryResource for Binning {
         self.members().into_iter().any(|member| member.body().needs_live_stream())
     }
 
+    fn capture_of(&self, ptr: u64) -> Option<u64> {
+        self.members().into_iter().find_map(|member| member.body().capture_of(ptr))
+    }
+
     fn find(&self, ptr: u64) -> Option<Block> {
         let found = self.members().into_iter().filter_map(|member| member.body().find(ptr));
         let block = found.min_by_key(|block| block.bytes)?;

@@ -275,6 +275,10 @@ impl MemoryResource for FixedSize {
         self.pool.needs_live_stream()
     }
 
+    fn capture_of(&self, ptr: u64) -> Option<u64> {
+        self.pool.capture_of(ptr)
+    }
+
     fn find(&self, ptr: u64) -> Option<Block> {
         let block = self.pool.find(ptr)?;
         let bytes = self.sizes.of(block.ptr).map_or(block.bytes, |bytes| bytes as usize);

@@ -46,13 +46,14 @@ impl Pool {
     /// # Errors
     /// What the driver or the upstream says; what went before stays gone.
     pub(super) fn trim_to(&self, keep: u64) -> Result<u64> {
+        let reaped = self.reap(true);
         let keep = keep.max(self.options.release_threshold);
         self.drain(Which::All);
         if self.lock().cached() <= keep {
-            return Ok(0);
+            return Ok(reaped);
         }
         let turn = self.turns.take()?;
-        self.give_idle(&turn, keep, u64::MAX, |_| true)
+        Ok(reaped + self.give_idle(&turn, keep, u64::MAX, |_| true)?)
     }
 
     /// Gives back at least `want` bytes, if so many are idle, for somebody who is about to fail. Nothing when a thread

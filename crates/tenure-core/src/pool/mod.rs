@@ -34,6 +34,7 @@
 mod at_hand;
 mod cache;
 mod give_back;
+mod graph;
 mod ladder;
 mod options;
 mod order;
@@ -45,6 +46,7 @@ mod siblings;
 mod tend;
 mod turn;
 
+pub use graph::{CaptureScope, SharedArena};
 pub use options::{PoolOptions, Prefer};
 pub(crate) use siblings::trim as trim_pools;
 pub use tend::end_background;
@@ -219,6 +221,7 @@ pub struct Pool {
     ledger: Arc<Ledger>,
     pages: Pages,
     turns: Turns,
+    graphs: graph::Graphs,
     /// Signalled when a record's pins go.
     unpinned: Condvar,
     options: PoolOptions,
@@ -293,6 +296,7 @@ impl Pool {
             cache,
             pages,
             turns: Turns::default(),
+            graphs: graph::Graphs::default(),
             unpinned: Condvar::new(),
             options,
             device,
@@ -359,9 +363,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Bytes that may be mapped at most.
+    /// Bytes that may be mapped at most beside those of graphs.
     fn limit(&self) -> u64 {
-        self.options.maximum_bytes.unwrap_or(u64::MAX)
+        self.options.maximum_bytes.unwrap_or(u64::MAX).saturating_sub(self.graph_bytes().0)
     }
 
     /// The device of the pool.
@@ -385,7 +389,8 @@ impl Pool {
     /// What does not hold.
     #[doc(hidden)]
     pub fn check(&self) -> Result<(), String> {
-        self.lock().place.check()
+        self.lock().place.check()?;
+        self.check_graphs()
     }
 }
 
@@ -398,9 +403,11 @@ impl Drop for Pool {
                 Pages::Virtual(v) => v.forget(),
                 Pages::Chunks(c) => c.forget(),
             }
+            self.end_graphs();
             return;
         }
         self.cache.close().give(self.state.get_mut());
+        self.end_graphs();
         // Unmapping does not wait for the device, so everything must have passed. One proof covers all streams.
         let unproven = self.state.get_mut().unproven() > 0 || self.state.get_mut().place.live_count() > 0;
         if unproven && let Err(e) = crate::device::settled(crate::device::prove(self.device)) {

@@ -21,6 +21,7 @@ impl Pool {
             Pages::Chunks(_) => self.pages.pieces(),
         };
         let mut ranges: Vec<_> = mapped.into_iter().map(|(offset, bytes)| (self.pages.ptr_of(offset), bytes)).collect();
+        ranges.extend(self.graph_ranges());
         ranges.sort_unstable();
         ranges
     }
@@ -28,20 +29,24 @@ impl Pool {
     /// The figures now, after what the threads and the classes keep has been given back.
     pub(super) fn report(&self) -> Info {
         self.drain(Which::All);
+        self.reap(false);
+        let (graph_mapped, graph_reserved) = self.graph_bytes();
+        let (graph_live, graph_count) = self.graph_live();
         let reserved = self.pages.reserved();
         let mut state = self.lock();
         state.place.consolidate();
         let place = &state.place;
-        let live = place.live_bytes();
-        let reserved = reserved.max(place.mapped_bytes());
+        let live = place.live_bytes() + graph_live;
+        let mapped = place.mapped_bytes() + graph_mapped;
+        let reserved = reserved.max(place.mapped_bytes()) + graph_reserved;
         Info {
             live_bytes: live,
-            cached_bytes: place.mapped_bytes() - live,
+            cached_bytes: mapped - live,
             reserved_bytes: reserved,
             largest_free_bytes: place.largest_free(),
             peak_live_bytes: live.max(u64::try_from(self.cache.figures.peak()).unwrap_or(0)),
             peak_reserved_bytes: self.peak_reserved.load(Ordering::Relaxed).max(reserved),
-            live_count: place.live_count(),
+            live_count: place.live_count() + graph_count,
             // A second stream would get at once what the only one has never had.
             unproven_bytes: state.unproven() - state.sole.map_or(0, |only| place.untouched_bytes(cur(only))),
             device_proofs: self.proofs.load(Ordering::Relaxed),
@@ -59,12 +64,18 @@ impl Pool {
     /// Keeps the peak of what is reserved, and shows in the plain device resource below what the pool took by itself.
     /// Called by whoever has the turn, after each change.
     pub(super) fn note_reserved(&self) {
-        let now = self.pages.reserved();
-        self.peak_reserved.fetch_max(now, Ordering::Relaxed);
-        if let (Pages::Virtual(_), Some(cuda)) = (&self.pages, self.upstream.downcast::<Cuda>()) {
-            let before = self.shown.swap(now, Ordering::Relaxed);
-            cuda.note_pages_taken(now.saturating_sub(before));
-            cuda.note_pages_given(before.saturating_sub(now));
+        loop {
+            let now = self.pages.reserved() + self.graph_bytes().1;
+            self.peak_reserved.fetch_max(now, Ordering::Relaxed);
+            if let (Pages::Virtual(_), Some(cuda)) = (&self.pages, self.upstream.downcast::<Cuda>()) {
+                let before = self.shown.swap(now, Ordering::Relaxed);
+                cuda.note_pages_taken(now.saturating_sub(before));
+                cuda.note_pages_given(before.saturating_sub(now));
+            }
+            // What graphs left goes back without the turn: whoever is last shows what is there.
+            if now == self.pages.reserved() + self.graph_bytes().1 {
+                break;
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use std::any::Any;
 use tenure_driver::RawStream;
 
 use super::cache::Lock;
+use super::graph::threads_announced;
 use super::order::identity::refuse_capturing;
 use super::order::{Key, Who, cur};
 use super::place::{Entry, Fault, PROVEN, UNPROVEN, rounded_bytes};
@@ -43,11 +44,13 @@ impl Pool {
             if !self.options.assume_no_capture {
                 refuse_capturing(who.stream.raw)?;
             }
+        } else if who.stream.raw.is_per_thread() && threads_announced() {
+            self.refuse_capturing_thread(who.stream)?;
         }
         Ok(())
     }
 
-    fn other_device(&self, device: i32) -> Error {
+    pub(super) fn other_device(&self, device: i32) -> Error {
         Error::invalid(format!(
             "the stream belongs to device {device} and the pool to device {}: use a stream of the pool's device, or a pool \
              of the stream's",
@@ -91,6 +94,7 @@ impl Pool {
         let misuse = |kind, owner, owner_bytes| {
             Error::Misuse(Misuse { kind, ptr, bytes: request.bytes as u64, asked: request.owner, owner, owner_bytes })
         };
+        // A graph's blocks have been looked for before.
         let Some(offset) = self.pages.offset_of(ptr) else { return Err(misuse(MisuseKind::UnknownPointer, 0, 0)) };
         let entry = state.place.entry(offset).map_err(|fault| match fault {
             Fault::Unknown => misuse(MisuseKind::UnknownPointer, 0, 0),
@@ -187,11 +191,20 @@ impl State {
 impl Pool {
     #[inline]
     fn serve(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
-        let who = self.who(stream)?;
+        let who = match self.who(stream) {
+            Ok(who) => who,
+            Err(refused) => return self.allocate_captured(request, stream, refused),
+        };
         if let Some(key) = who.key
             && let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Wait)
         {
             return Ok(ptr);
+        }
+        // The per-thread stream is asked here only: the question is dear there.
+        if stream.raw.is_per_thread()
+            && let Err(refused) = self.refuse_capturing_thread(stream)
+        {
+            return self.allocate_captured(request, stream, refused);
         }
         let ptr = self.allocate_slow(request, &who)?;
         self.count_in(request);
@@ -202,6 +215,9 @@ impl Pool {
     fn take_back(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         if self.keep_at_hand(ptr, request, stream, Lock::Wait) {
             return Ok(());
+        }
+        if self.is_outside(ptr) {
+            return self.free_captured(ptr, request, stream, false);
         }
         let mut state = self.lock();
         let mut entry = self.checked(&state, ptr, request)?;
@@ -240,6 +256,9 @@ impl MemoryResource for Pool {
     #[inline]
     fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
         let who = Who::known(stream)?;
+        if stream.raw.is_per_thread() && threads_announced() {
+            return None;
+        }
         let ready = self.ready_at_hand(request, who.key?)?;
         if stream.object.is_some()
             && let Err(e) = self.check_object(&who)
@@ -258,7 +277,8 @@ impl MemoryResource for Pool {
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let who = Who::known(stream).ok_or(Error::WouldBlock)?;
-        self.check_object(&who)?;
+        // A capturing stream is the plain call's to serve.
+        self.check_object(&who).map_err(|e| if matches!(e, Error::Unsupported(_)) { Error::WouldBlock } else { e })?;
         let key = who.key.ok_or(Error::WouldBlock)?;
         if let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Try) {
             return Ok(ptr);
@@ -279,6 +299,9 @@ impl MemoryResource for Pool {
     fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         if self.keep_at_hand(ptr, request, stream, Lock::Try) {
             return Ok(());
+        }
+        if self.is_outside(ptr) {
+            return self.free_captured(ptr, request, stream, true);
         }
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
         let entry = self.checked(&state, ptr, request)?;
@@ -303,6 +326,9 @@ impl MemoryResource for Pool {
     }
 
     fn find(&self, ptr: u64) -> Option<Block> {
+        if self.is_outside(ptr) {
+            return self.find_captured(ptr).map(|(block, _)| block);
+        }
         let offset = self.pages.offset_of(ptr)?;
         let entry = self.lock().place.around(offset).ok()?;
         Some(Block {
@@ -311,6 +337,10 @@ impl MemoryResource for Pool {
             owner: entry.owner,
             device: self.device,
         })
+    }
+
+    fn capture_of(&self, ptr: u64) -> Option<u64> {
+        self.find_captured(ptr).map(|(_, capture)| capture)
     }
 
     fn info(&self) -> Info {
@@ -327,7 +357,9 @@ impl MemoryResource for Pool {
 
     fn property(&self, name: &str) -> Option<u64> {
         match name {
-            "pool_size" => Some(self.lock().place.mapped_bytes()),
+            "pool_size" => Some(self.lock().place.mapped_bytes() + self.graph_bytes().0),
+            "graph_bytes" => Some(self.graph_bytes().0),
+            "graph_arenas" => Some(self.graph_count()),
             "initial_bytes" => Some(self.options.initial_bytes),
             "maximum_bytes" => self.options.maximum_bytes,
             "release_threshold" => Some(self.options.release_threshold),

@@ -149,6 +149,7 @@ impl Pool {
     /// Everything after the fast path.
     #[cold]
     pub(super) fn allocate_slow(&self, request: &Request, who: &Who<'_>) -> Result<u64> {
+        self.reap(true);
         let served = self.climb(request, who);
         self.decay();
         served

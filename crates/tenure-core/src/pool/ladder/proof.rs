@@ -22,18 +22,19 @@ const RAW_STREAMS: usize = 64;
 impl Pool {
     /// Records an event on a stream, unless it is capturing: before, or by the time the event is recorded.
     pub(in crate::pool) fn checkpoint(&self, raw: RawStream) -> Result<Option<Arc<Event>>> {
-        let driver = crate::device::driver()?;
-        let device = driver.device(self.device)?;
-        let capturing = || -> Result<bool> {
-            let _current = if raw.is_special() { Some(device.enter()?) } else { None };
-            Ok(driver.stream_capture_status(raw)? != CaptureStatus::None)
-        };
-        if capturing()? {
+        if self.is_capturing(raw)? {
             return Ok(None);
         }
-        let event = Event::new(device)?;
+        let event = Event::new(crate::device::driver()?.device(self.device)?)?;
         event.record(raw)?;
-        Ok(if capturing()? { None } else { Some(Arc::new(event)) })
+        Ok(if self.is_capturing(raw)? { None } else { Some(Arc::new(event)) })
+    }
+
+    /// Whether a stream is capturing, or, of the legacy stream, one that synchronises with it.
+    pub(super) fn is_capturing(&self, raw: RawStream) -> Result<bool> {
+        let driver = crate::device::driver()?;
+        let _current = if raw.is_special() { Some(driver.device(self.device)?.enter()?) } else { None };
+        Ok(driver.stream_capture_status(raw)? != CaptureStatus::None)
     }
 
     /// Makes proven what has completed on streams that can be asked.

@@ -189,7 +189,9 @@ impl Pool {
                     None => return Ok(false),
                 },
             };
-            self.wait_for(raw, &event)?;
+            if !self.wait_for(raw, &event)? {
+                return Ok(false);
+            }
         }
         let last_use = if taken.proven {
             None

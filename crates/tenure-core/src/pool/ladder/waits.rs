@@ -52,8 +52,7 @@ impl Pool {
                     None => return Ok(false),
                 },
             };
-            self.wait_for(who.stream.raw, &event)?;
-            Ok(true)
+            self.wait_for(who.stream.raw, &event)
         })();
         let mut state = self.lock();
         if let Some(record) = state.records.get_mut(number) {
@@ -76,11 +75,14 @@ impl Pool {
         ordered.map(|_| Step::Nothing("the other stream is capturing"))
     }
 
-    pub(super) fn wait_for(&self, raw: RawStream, event: &Event) -> Result<()> {
-        if raw.is_special() {
-            let _current = crate::device::driver()?.device(self.device)?.enter()?;
-            return Ok(raw.wait_event(event)?);
+    /// Makes a stream wait. False where that would end a capture: the legacy stream is in one while any blocking stream is.
+    pub(super) fn wait_for(&self, raw: RawStream, event: &Event) -> Result<bool> {
+        if self.is_capturing(raw)? {
+            return Ok(false);
         }
-        Ok(raw.wait_event(event)?)
+        let _current =
+            if raw.is_special() { Some(crate::device::driver()?.device(self.device)?.enter()?) } else { None };
+        raw.wait_event(event)?;
+        Ok(true)
     }
 }

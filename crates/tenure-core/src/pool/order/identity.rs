@@ -113,8 +113,7 @@ pub(in crate::pool) fn refuse_capturing(raw: RawStream) -> Result<()> {
         return Ok(());
     }
     Err(Error::Unsupported(
-        "the stream is capturing: memory of a graph cannot be taken from this pool yet; allocate before the capture \
-         begins"
+        "the stream is capturing: eager memory is neither made nor ordered there; work on it before or after the capture"
             .to_owned(),
     ))
 }

@@ -91,16 +91,28 @@ impl VirtualRange {
         let total = total.next_multiple_of(PAGE).clamp(64 * PAGE, 400 << 30);
         let small_base = 2 * total;
         let span = small_base + (total / 8).next_multiple_of(PAGE);
-        let range = AddressRange::reserve(device, span as usize, PAGE as usize)?;
+        Self::with_addresses(device, span, small_base, largest)
+    }
+
+    fn with_addresses(device: &'static Device, span: u64, small_base: u64, largest: u64) -> Result<Self> {
         Ok(Self {
             device,
-            range,
+            range: AddressRange::reserve(device, span as usize, PAGE as usize)?,
             small_base,
             largest,
             mapped: Mutex::new(Vec::new()),
             reserved: AtomicU64::new(0),
             past: AtomicU64::new(0),
         })
+    }
+
+    /// Reserves `bytes` addresses, all of one zone.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(in crate::pool) fn reserve(device: &'static Device, bytes: u64) -> Result<Self> {
+        let bytes = bytes.next_multiple_of(PAGE);
+        Self::with_addresses(device, bytes, bytes, 0)
     }
 
     pub(in crate::pool) fn base(&self) -> u64 {
@@ -115,12 +127,12 @@ impl VirtualRange {
         self.small_base
     }
 
-    pub(super) fn reserved(&self) -> u64 {
+    pub(in crate::pool) fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(super) fn offset_of(&self, ptr: u64) -> Option<u64> {
+    pub(in crate::pool) fn offset_of(&self, ptr: u64) -> Option<u64> {
         let offset = ptr.checked_sub(self.range.base())?;
         (offset < self.range.bytes() as u64).then_some(offset)
     }
@@ -176,7 +188,7 @@ impl VirtualRange {
     ///
     /// # Errors
     /// What the driver says; nothing changed.
-    pub(super) fn grow(&self, plan: Plan, limit: Option<u64>) -> Result<()> {
+    pub(in crate::pool) fn grow(&self, plan: Plan, limit: Option<u64>) -> Result<()> {
         // A large growth that cannot end well would take all of the device's memory for a moment.
         if plan.bytes >= ASK && (self.device.memory_info()?.free as u64) < plan.bytes {
             return Err(Error::OutOfMemory(Box::default()));
