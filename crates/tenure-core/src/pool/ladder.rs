@@ -288,8 +288,7 @@ impl Pool {
                     None => return Ok(false),
                 },
             };
-            self.wait_for(who.stream.raw, &event)?;
-            Ok(true)
+            self.wait_for(who.stream.raw, &event)
         })();
         let mut state = self.lock();
         if let Some(record) = state.records.get_mut(number) {
@@ -312,12 +311,20 @@ impl Pool {
         ordered.map(|_| Step::Nothing)
     }
 
-    fn wait_for(&self, raw: RawStream, event: &Event) -> Result<()> {
+    /// Makes a stream wait for an event; false where it may not be touched. Of a default stream nobody has asked before
+    /// whether it is capturing, and a wait of the legacy stream would end the capture of a blocking one.
+    fn wait_for(&self, raw: RawStream, event: &Event) -> Result<bool> {
         if raw.is_special() {
-            let _current = crate::device::driver()?.device(self.device)?.enter()?;
-            return Ok(raw.wait_event(event)?);
+            let driver = crate::device::driver()?;
+            let _current = driver.device(self.device)?.enter()?;
+            if driver.stream_capture_status(raw)? != CaptureStatus::None {
+                return Ok(false);
+            }
+            raw.wait_event(event)?;
+            return Ok(true);
         }
-        Ok(raw.wait_event(event)?)
+        raw.wait_event(event)?;
+        Ok(true)
     }
 
     /// Waits for the whole device and proves everything that was free before. `Nothing` when that could help nobody.
@@ -584,9 +591,8 @@ impl Pool {
             chosen.retain(|(offset, bytes)| state.place.shrink(*offset, *bytes));
             chosen
         })?;
-        if pieces.is_empty() {
-            return Ok(Step::Nothing);
-        }
+        // Also where nothing could be exchanged: what the zones had lent each other is together again by now, so that less is
+        // missing than when a growth was tried before.
         self.return_pieces(&pieces)?;
         self.grow_with(&turn, request, asker)
     }
