@@ -75,7 +75,7 @@ impl Pool {
                 harvested = true;
                 self.harvest(request, who, asker)?;
             }
-            if let Some(ptr) = self.at_hand(request, asker) {
+            if let Some(ptr) = self.at_hand(request, asker)? {
                 return Ok(ptr);
             }
             if !std::mem::replace(&mut harvested, true) && self.harvest(request, who, asker)? {
@@ -118,7 +118,7 @@ impl Pool {
         match asker {
             Some(asker) => {
                 let record = state.record_of(asker);
-                (state.records.all_tags(record), cur(record))
+                (state.records.tags(record), cur(record))
             }
             // Nobody may ask who this is: only what is proven for everyone will do.
             None => {
@@ -128,12 +128,29 @@ impl Pool {
         }
     }
 
-    fn at_hand(&self, request: &Request, asker: Option<&Asker>) -> Option<u64> {
+    fn at_hand(&self, request: &Request, asker: Option<&Asker>) -> Result<Option<u64>> {
         let mut state = self.lock();
         let (tags, stamp) = Self::stamp(&mut state, asker);
-        let offset = state.take_drained(request, &tags, stamp)?;
+        if let Some(offset) = state.take_drained(request, &tags, stamp) {
+            drop(state);
+            return Ok(Some(self.pages.ptr_of(offset)));
+        }
+        // The legacy stream is in implicit order with every blocking one. But whoever gets the memory from it next is in
+        // order with the one before only if something ran on the legacy stream in between, and its owner may do nothing.
+        let Some(legacy) = asker.filter(|a| a.raw.is_legacy()) else { return Ok(None) };
+        let record = state.record_of(legacy);
+        let tags = state.records.all_tags(record);
+        let Some(offset) = state.take_drained(request, &tags, stamp) else { return Ok(None) };
         drop(state);
-        Some(self.pages.ptr_of(offset))
+        let between = self.checkpoint(legacy.raw);
+        if matches!(between, Ok(Some(_))) {
+            return Ok(Some(self.pages.ptr_of(offset)));
+        }
+        let mut state = self.lock();
+        if let Ok(entry) = state.place.entry(offset) {
+            state.place.free(&entry, UNPROVEN);
+        }
+        between.map(|_| None)
     }
 
     fn anywhere(&self, request: &Request, asker: Option<&Asker>) -> Option<u64> {
