@@ -146,7 +146,8 @@ pub(crate) fn program(seed: u64) -> Program {
                 _ => {}
             }
             match r.below(76 + frees) {
-                0..=33 => {
+                0..=1 => Idle { pool, bytes: bytes(&mut r), stream: r.pick(&streams) },
+                2..=33 => {
                     let align = if r.below(6) == 0 { 256 << r.below(14) } else { 256 };
                     let how = r.pick(&[Object, Object, Object, Raw, Try, Stored]);
                     Allocate { pool, bytes: bytes(&mut r), align, stream: r.pick(&streams), how }

@@ -69,6 +69,8 @@ pub(crate) enum How {
     Try,
     /// Not at all: the free says that nothing is known of the order.
     Unnamed,
+    /// The free names the legacy stream, whatever blocking stream the block was used on.
+    Default,
 }
 
 /// One step. `block` and `graph` pick from what there is, modulo its number; an op that cannot be done is left out.
@@ -80,6 +82,8 @@ pub(crate) enum Op {
     EndThread { thread: u8 },
     /// Allocates, and writes on the stream.
     Allocate { pool: u8, bytes: u64, align: u64, stream: u8, how: How },
+    /// Allocates, and leaves it unused.
+    Idle { pool: u8, bytes: u64, stream: u8 },
     /// Reads and writes on the block's stream.
     Use { block: u16 },
     /// The block goes on to another stream, which waits for its last one.
@@ -106,7 +110,7 @@ pub(crate) enum Op {
     Reopen { pool: u8 },
     /// Asks for the figures.
     Info { pool: u8 },
-    /// A driver call of the next call of a pool fails: the one after `after` others of its name.
+    /// A driver call fails: in a call of a pool, the one after `after` others of its name, as soon as a call makes so many.
     Fail { call: &'static str, code: i32, after: u8 },
     /// Begins a capture: mode 0 global, 1 thread-local, 2 relaxed.
     Begin { stream: u8, mode: u8 },

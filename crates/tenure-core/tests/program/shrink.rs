@@ -122,6 +122,11 @@ fn alternatives(op: Op) -> Vec<Op> {
             found.push(Allocate { pool: 0, bytes, align, stream, how });
             found
         }
+        Idle { pool, bytes, stream } => [256, 4096, 40 << 10, MIB, 2 * MIB]
+            .into_iter()
+            .filter(|b| *b < bytes)
+            .map(|bytes| Idle { pool, bytes, stream })
+            .collect(),
         Use { block } => small.into_iter().filter(|b| *b < block).map(|block| Use { block }).collect(),
         Move { block, to } => small.into_iter().filter(|b| *b < block).map(|block| Move { block, to }).collect(),
         Free { block, how } => small

@@ -228,7 +228,7 @@ impl World {
 
     fn carried(&self, stream: u8, how: How) -> StreamRef<'_> {
         match how {
-            Object | Try | Unnamed => self.object(stream),
+            Object | Try | Unnamed | Default => self.object(stream),
             Raw | Stored => StreamRef::raw(self.streams[usize::from(stream)].raw),
         }
     }
@@ -322,12 +322,17 @@ impl World {
             sim::fail_next(name, *code, u64::from(*after)).unwrap();
         }
         let result = call(self);
-        let struck = !armed.is_empty() && sim::fail_clear() < armed.len();
+        let left = sim::fail_clear();
+        let struck = left < armed.len();
+        if !struck {
+            // It waits for a call that makes its driver call.
+            self.armed = armed;
+        }
         self.counts.faults += u64::from(struck);
         (result, struck)
     }
 
-    fn allocate(&mut self, pool: u8, bytes: u64, align: u64, stream: u8, how: How) -> Done {
+    fn allocate(&mut self, pool: u8, bytes: u64, align: u64, stream: u8, how: How, used: bool) -> Done {
         let resource = self.pool(pool)?;
         let (size, alignment) = (bytes as usize, align as usize);
         let (result, struck) = self.faulted(|world| {
@@ -372,7 +377,7 @@ impl World {
             capture.own = true;
         }
         self.blocks.push(block);
-        if capturing.is_some() || !self.frozen(stream) {
+        if used && (capturing.is_some() || !self.frozen(stream)) {
             self.touch(self.blocks.len() - 1, block.at.raw, true)?;
         }
         Ok(())
@@ -442,6 +447,8 @@ impl World {
         let Some(resource) = self.pools[usize::from(block.pool)].clone() else { return Err("no pool".into()) };
         let (bytes, align) = (block.bytes as usize, block.align as usize);
         let alive = self.alive(block.at);
+        // Before the free: after it, somebody else may have the memory already.
+        self.common.used.lock().unwrap().remove(&block.ptr);
         let (result, struck) = self.faulted(|world| {
             let unnamed = || {
                 let request = Self::request(&resource, &block, Request::UNPROVEN);
@@ -455,6 +462,7 @@ impl World {
                 // The stream of another thread, or of one that has ended, has no name here.
                 _ if !alive && block.at.stream == PER_THREAD => unnamed(),
                 Stored => resource.deallocate(block.ptr, bytes, align, stored),
+                Default => resource.deallocate(block.ptr, bytes, align, StreamRef::DEFAULT),
                 _ if !alive => resource.deallocate(block.ptr, bytes, align, stored),
                 Try => match resource.try_deallocate(block.ptr, bytes, align, world.object(block.at.stream)) {
                     Err(Error::WouldBlock) => {
@@ -467,14 +475,16 @@ impl World {
         });
         match result {
             Ok(()) => {
-                self.common.used.lock().unwrap().remove(&block.ptr);
                 self.freed = Some((block.pool, block.ptr, block.bytes));
                 self.blocks.swap_remove(index);
                 Ok(())
             }
             Err(Error::Misuse(m)) => Err(format!("a right free was refused: {m}")),
             // Nothing happened: the block is as it was.
-            Err(_) if struck => Ok(()),
+            Err(_) if struck => {
+                self.common.used.lock().unwrap().insert(block.ptr, block.ptr + block.bytes);
+                Ok(())
+            }
             Err(e) => Err(format!("a free failed without a reason: {e}")),
         }
     }
@@ -556,7 +566,8 @@ impl World {
         self.counts.steps += 1;
         match op {
             On { .. } | EndThread { .. } => {}
-            Allocate { pool, bytes, align, stream, how } => self.allocate(pool, bytes, align, stream, how)?,
+            Allocate { pool, bytes, align, stream, how } => self.allocate(pool, bytes, align, stream, how, true)?,
+            Idle { pool, bytes, stream } => self.allocate(pool, bytes, 256, stream, Object, false)?,
             Use { block } => {
                 if let Some(index) = self.pick(block) {
                     let at = self.blocks[index].at;
@@ -791,7 +802,7 @@ impl World {
             let limit = body.options().maximum_bytes.filter(|limit| limit % PAGE == 0);
             if let Some(limit) = limit.filter(|_| body.has_own_ranges() && self.settings.device.is_none()) {
                 // All of it in one piece: nothing is lost to holes (I13).
-                self.allocate(pool, limit, 256, 2, Object).map_err(at_end)?;
+                self.allocate(pool, limit, 256, 2, Object, true).map_err(at_end)?;
                 if self.blocks.is_empty() {
                     return Err(format!("at the end: {limit} bytes, the limit, cannot be had in one piece"));
                 }
