@@ -319,6 +319,7 @@ fn random_programs_agree_with_a_naive_allocator() {
             }
         }
     }
+    println!("{seeds} programs of the placer, {steps} steps beside a naive allocator");
     // A program that allocates nothing proves nothing.
     assert!(served > steps as u64 / 5, "{served} of {steps} steps were served allocations");
 }

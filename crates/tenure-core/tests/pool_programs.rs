@@ -58,7 +58,7 @@ fn random_programs_hold() {
     let served = counts.served;
     assert!(served > 20_000, "{served} allocations were served");
     for (name, number) in counts.all() {
-        assert!(*number > 100 || name == "allocations in captures", "{name}: only {number}");
+        assert!(*number > 60 || name == "allocations in captures", "{name}: only {number}");
     }
 }
 
@@ -73,7 +73,7 @@ fn threads_at_once_hold() {
 
 // ------------------------------------------------------------------------------------- found, shrunk, and kept
 
-const PLAIN: Setup = Setup { initial: 0, maximum: None, footprint: false, chunks: false, threshold: 0 };
+const PLAIN: Setup = Setup { initial: 0, maximum: None, footprint: false, chunks: false, liar: false, threshold: 0 };
 const SETTINGS: Settings = Settings { schedule: 0, pools: [PLAIN, PLAIN], bytes: false, captures: false, device: None };
 
 #[test]

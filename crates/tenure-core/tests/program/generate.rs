@@ -71,7 +71,8 @@ fn setup(r: &mut Random) -> Setup {
         initial,
         maximum,
         footprint: r.below(2) == 0,
-        chunks: r.below(5) == 0,
+        chunks: r.below(8) == 0,
+        liar: r.below(6) == 0,
         threshold: if r.below(8) == 0 { 2 * MIB } else { 0 },
     }
 }
@@ -126,6 +127,9 @@ pub(crate) fn program(seed: u64) -> Program {
             let pool = u8::from(two && r.below(3) == 0);
             match r.below(100) {
                 0..=9 if faults => {
+                    if r.below(3) == 0 {
+                        return Lie { manner: 1 + r.below(upstream::MANNERS.into()) as u8 };
+                    }
                     let after = if r.below(2) == 0 { 0 } else { r.below(6) as u8 };
                     return Fail { call: r.pick(&CALLS), code: r.pick(&CODES), after };
                 }

@@ -39,6 +39,7 @@ pub(crate) mod crew;
 pub(crate) mod generate;
 pub(crate) mod shrink;
 pub(crate) mod threads;
+pub(crate) mod upstream;
 pub(crate) mod world;
 
 pub(crate) use How::*;
@@ -112,6 +113,8 @@ pub(crate) enum Op {
     Info { pool: u8 },
     /// A driver call fails: in a call of a pool, the one after `after` others of its name, as soon as a call makes so many.
     Fail { call: &'static str, code: i32, after: u8 },
+    /// The upstream of pools that have one lies at its next call: see `upstream.rs`.
+    Lie { manner: u8 },
     /// Begins a capture: mode 0 global, 1 thread-local, 2 relaxed.
     Begin { stream: u8, mode: u8 },
     /// Ends it and makes an executable graph.
@@ -129,6 +132,8 @@ pub(crate) struct Setup {
     pub(crate) maximum: Option<u64>,
     pub(crate) footprint: bool,
     pub(crate) chunks: bool,
+    /// The pool is over an upstream that may lie.
+    pub(crate) liar: bool,
     pub(crate) threshold: u64,
 }
 
@@ -165,11 +170,12 @@ pub(crate) struct Counts {
     pub(crate) captured: u64,
     pub(crate) misuses: u64,
     pub(crate) proofs: u64,
+    pub(crate) lies: u64,
 }
 
 impl Counts {
     /// Names and numbers, in an order that does not change.
-    pub(crate) fn all(&mut self) -> [(&'static str, &mut u64); 9] {
+    pub(crate) fn all(&mut self) -> [(&'static str, &mut u64); 10] {
         [
             ("programs", &mut self.programs),
             ("steps", &mut self.steps),
@@ -180,6 +186,7 @@ impl Counts {
             ("allocations in captures", &mut self.captured),
             ("wrong frees refused", &mut self.misuses),
             ("device proofs", &mut self.proofs),
+            ("lies of an upstream", &mut self.lies),
         ]
     }
 

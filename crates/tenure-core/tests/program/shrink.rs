@@ -59,7 +59,7 @@ impl Shrinker<'_> {
                 }
             }
         }
-        let plain = Setup { initial: 0, maximum: None, footprint: false, chunks: false, threshold: 0 };
+        let plain = Setup { initial: 0, maximum: None, footprint: false, chunks: false, liar: false, threshold: 0 };
         let settings = self.best.settings;
         let [first, second] = settings.pools;
         for other in [
@@ -72,6 +72,7 @@ impl Shrinker<'_> {
             Settings { pools: [Setup { initial: 0, ..first }, second], ..settings },
             Settings { pools: [Setup { footprint: false, ..first }, second], ..settings },
             Settings { pools: [Setup { chunks: false, ..first }, second], ..settings },
+            Settings { pools: [Setup { liar: false, ..first }, second], ..settings },
             Settings { pools: [Setup { threshold: 0, ..first }, second], ..settings },
             Settings { pools: [Setup { maximum: Some(4 * MIB), ..first }, second], ..settings },
         ] {
@@ -94,6 +95,7 @@ fn merge(best: Settings, base: Settings, other: Settings) -> Settings {
             maximum: if o.maximum == b.maximum { n.maximum } else { o.maximum },
             footprint: if o.footprint == b.footprint { n.footprint } else { o.footprint },
             chunks: if o.chunks == b.chunks { n.chunks } else { o.chunks },
+            liar: if o.liar == b.liar { n.liar } else { o.liar },
             threshold: if o.threshold == b.threshold { n.threshold } else { o.threshold },
         }
     };

@@ -10,6 +10,7 @@ use tenure_core::resource::{Light, Request, Resource, leaf::shared};
 use tenure_core::stream::{StreamObject, StreamRef};
 use tenure_driver::{Driver, Event, RawStream, sim, sys};
 
+use super::upstream::Liar;
 use super::*;
 
 /// The unit in which idle memory can go elsewhere.
@@ -84,6 +85,9 @@ pub(crate) struct World {
     pub(crate) current: usize,
     pub(crate) threads: [u32; THREADS],
     pools: [Option<Resource>; 2],
+    /// What pools stand on that may lie.
+    upstreams: Vec<Resource>,
+    lie: u8,
     opened: [u32; 2],
     streams: Vec<Slot>,
     blocks: Vec<Block>,
@@ -145,6 +149,8 @@ impl World {
             current: 0,
             threads: std::array::from_fn(|i| i as u32),
             pools: [None, None],
+            upstreams: Vec::new(),
+            lie: 0,
             opened: [0, 0],
             streams: (0..usize::from(STREAMS)).map(stream).collect(),
             blocks: Vec::new(),
@@ -170,6 +176,8 @@ impl World {
             current: thread,
             threads: self.threads,
             pools: [Some(self.pool(0)?), Some(self.pool(1)?)],
+            upstreams: Vec::new(),
+            lie: 0,
             opened: [0, 0],
             streams: self.streams.clone(),
             blocks: Vec::new(),
@@ -279,8 +287,12 @@ impl World {
 
     // ------------------------------------------------------------------------------------------------------- pools
 
+    fn setup(&self, pool: usize) -> Setup {
+        self.settings.pools[(pool + self.opened[pool] as usize) % 2]
+    }
+
     fn options(&self, pool: usize) -> PoolOptions {
-        let setup = self.settings.pools[(pool + self.opened[pool] as usize) % 2];
+        let setup = self.setup(pool);
         PoolOptions {
             initial_bytes: setup.initial,
             maximum_bytes: setup.maximum,
@@ -298,11 +310,15 @@ impl World {
             return Ok(resource.clone());
         }
         let mut options = self.options(at);
-        let cuda = shared::cuda().map_err(text)?;
-        let made = match Pool::new(cuda.clone(), 0, options) {
+        let mut base = shared::cuda().map_err(text)?;
+        if self.setup(at).liar {
+            base = Liar::over(base);
+            self.upstreams.push(base.clone());
+        }
+        let made = match Pool::new(base.clone(), 0, options) {
             Err(Error::OutOfMemory(_)) if self.settings.device.is_some() => {
                 options.initial_bytes = 0;
-                Pool::new(cuda, 0, options)
+                Pool::new(base, 0, options)
             }
             other => other,
         };
@@ -321,15 +337,22 @@ impl World {
         for (name, code, after) in &armed {
             sim::fail_next(name, *code, u64::from(*after)).unwrap();
         }
+        let lies = upstream::lies();
+        upstream::behave(self.lie);
         let result = call(self);
-        let left = sim::fail_clear();
-        let struck = left < armed.len();
+        upstream::behave(0);
+        let lied = upstream::lies() != lies;
+        if lied {
+            self.lie = 0;
+        }
+        let struck = sim::fail_clear() < armed.len();
         if !struck {
             // It waits for a call that makes its driver call.
             self.armed = armed;
         }
         self.counts.faults += u64::from(struck);
-        (result, struck)
+        self.counts.lies += u64::from(lied);
+        (result, struck || lied)
     }
 
     fn allocate(&mut self, pool: u8, bytes: u64, align: u64, stream: u8, how: How, used: bool) -> Done {
@@ -655,6 +678,7 @@ impl World {
                     self.armed.push((call, code, after));
                 }
             }
+            Lie { manner } if !self.crowded => self.lie = manner,
             Begin { stream, mode } if self.settings.captures && self.capture.is_none() && stream > PER_THREAD => {
                 let mode = [
                     sys::CU_STREAM_CAPTURE_MODE_GLOBAL,
@@ -710,6 +734,7 @@ impl World {
             return Ok(());
         }
         self.armed.clear();
+        self.lie = 0;
         for index in (0..self.blocks.len()).rev() {
             if self.blocks[index].pool == pool {
                 self.release(index, Stored, LEGACY)?;
@@ -789,6 +814,7 @@ impl World {
     pub(crate) fn finish(&mut self) -> Done {
         let at_end = |e: String| format!("at the end: {e}");
         self.armed.clear();
+        self.lie = 0;
         while !self.graphs.is_empty() {
             self.forget(0).map_err(at_end)?;
         }
@@ -818,9 +844,14 @@ impl World {
                 return Err(format!("at the end: all is free and trimmed, and pool {pool} says {info:?}"));
             }
         }
+        let upstreams = std::mem::take(&mut self.upstreams);
         self.close();
         sim::run_all();
         self.noticed().map_err(at_end)?;
+        if upstreams.iter().any(|liar| Liar::left(liar) > 0) {
+            return Err("at the end: an upstream has not got back all it gave".into());
+        }
+        drop(upstreams);
         // A failure may have taken the block that the next proof would free.
         tenure_core::device::prepare_proof(0).map_err(|e| at_end(text(e)))?;
         let free = tenure_core::device::memory_info(0).map_err(|e| at_end(text(e)))?.0;
