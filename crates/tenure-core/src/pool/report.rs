@@ -92,10 +92,18 @@ impl Pool {
         let keep = keep.max(self.options.release_threshold);
         let cached = |state: &State| state.place.mapped_bytes() - state.place.live_bytes();
         self.drain(Which::All);
-        if cached(&self.lock()) <= keep {
+        let (spare, mapped) = {
+            let state = self.lock();
+            (cached(&state).saturating_sub(keep), state.place.mapped_bytes())
+        };
+        if spare == 0 && self.pages.reserved() <= mapped {
             return Ok(0);
         }
         let turn = self.turns.take()?;
+        if spare == 0 {
+            // What a growth that failed could not take back goes now.
+            return self.return_pieces(&[]);
+        }
         let all = self.pages.pieces();
         let pieces = self.prove_with(&turn, |state| {
             let spare = cached(state).saturating_sub(keep);
@@ -111,9 +119,6 @@ impl Pool {
     /// # Errors
     /// The first that was met; what could not go is the pool's again.
     pub(super) fn return_pieces(&self, pieces: &[(u64, u64)]) -> Result<u64> {
-        if pieces.is_empty() {
-            return Ok(0);
-        }
         let before = self.pages.reserved();
         let (stay, error) = self.pages.give_back(pieces, &self.upstream);
         let went = before.saturating_sub(self.pages.reserved());
