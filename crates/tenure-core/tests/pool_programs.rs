@@ -116,6 +116,17 @@ fn the_legacy_stream_hands_on_what_it_never_used_in_order() {
     holds(&Program { settings, ops });
 }
 
+#[test]
+fn a_trim_gives_back_what_a_failed_growth_could_not() {
+    let settings = Settings { device: Some(2 * MIB), ..SETTINGS };
+    // The second page is not to be had, and the driver does not take the first one back either.
+    let ops = vec![
+        Fail { call: "cuMemUnmap", code: 999, after: 0 },
+        Allocate { pool: 0, bytes: 4 * MIB, align: 256, stream: 6, how: Object },
+    ];
+    holds(&Program { settings, ops });
+}
+
 /// A block is used on one blocking stream, freed on the legacy stream, to which the program gives nothing to do, and
 /// taken by another blocking stream. The implicit order is one of *work*: the second stream waits for the last work of the
 /// legacy stream, not for what the first one did after that.
