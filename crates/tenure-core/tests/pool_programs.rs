@@ -127,6 +127,20 @@ fn a_trim_gives_back_what_a_failed_growth_could_not() {
     holds(&Program { settings, ops });
 }
 
+#[test]
+fn of_many_streams_that_ended_only_what_is_done_is_let_go() {
+    let settings = Settings { pools: [Setup { maximum: Some(8 * MIB), ..PLAIN }, PLAIN], ..SETTINGS };
+    let mut ops = vec![Idle { pool: 0, bytes: 256, stream: LEGACY }];
+    for _ in 0..48 {
+        ops.push(Allocate { pool: 0, bytes: 64 << 10, align: 256, stream: 2, how: Object });
+        ops.push(Free { block: 1, how: Object });
+        // So many that the pool asks their events, none of which is complete.
+        ops.push(Renew { stream: 2 });
+    }
+    ops.extend([Allocate { pool: 0, bytes: 64 << 10, align: 256, stream: 3, how: Object }; 120]);
+    holds(&Program { settings, ops });
+}
+
 /// A block is used on one blocking stream, freed on the legacy stream, to which the program gives nothing to do, and
 /// taken by another blocking stream. The implicit order is one of *work*: the second stream waits for the last work of the
 /// legacy stream, not for what the first one did after that.
