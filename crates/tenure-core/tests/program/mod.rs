@@ -35,8 +35,10 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "tests")]
 
+mod calls;
 pub(crate) mod crew;
 pub(crate) mod generate;
+mod graphs;
 pub(crate) mod shrink;
 pub(crate) mod threads;
 pub(crate) mod upstream;

@@ -4,69 +4,65 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure_core::error::Error;
-use tenure_core::pool::{Pool, PoolOptions, Prefer};
-use tenure_core::resource::{Light, Request, Resource, leaf::shared};
+use tenure_core::resource::Resource;
 use tenure_core::stream::{StreamObject, StreamRef};
 use tenure_driver::{Driver, Event, RawStream, sim, sys};
 
+use super::calls::PAGE;
 use super::upstream::Liar;
 use super::*;
 
-/// The unit in which idle memory can go elsewhere.
-const PAGE: u64 = 2 * MIB;
-/// A run of small slots takes at most so much beside a live slot of it.
-const RUN: u64 = MIB / 4;
-
-type Done = Result<(), String>;
+pub(super) type Done = Result<(), String>;
 
 /// A stream as a block is bound to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct At {
-    stream: u8,
+pub(super) struct At {
+    pub(super) stream: u8,
     /// How often the stream had been renewed; of a per-thread stream, which thread's it is.
-    age: u32,
-    raw: RawStream,
+    pub(super) age: u32,
+    pub(super) raw: RawStream,
 }
 
 /// A live allocation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
-    id: u64,
-    pool: u8,
-    ptr: u64,
-    bytes: u64,
-    align: u64,
-    at: At,
+    pub(super) id: u64,
+    pub(super) pool: u8,
+    pub(super) ptr: u64,
+    pub(super) bytes: u64,
+    pub(super) align: u64,
+    pub(super) at: At,
     /// What was written into it last, if anything was.
-    byte: Option<u8>,
+    pub(super) byte: Option<u8>,
     /// Allocated while this capture was under way: memory of its graph.
-    of_capture: Option<u64>,
+    pub(super) of_capture: Option<u64>,
     /// Graphs that use it.
-    pins: u32,
+    pub(super) pins: u32,
 }
 
 #[derive(Clone)]
-struct Slot {
-    raw: RawStream,
-    object: Option<Arc<StreamObject>>,
-    age: u32,
+pub(super) struct Slot {
+    pub(super) raw: RawStream,
+    pub(super) object: Option<Arc<StreamObject>>,
+    pub(super) age: u32,
+    /// Of a foreign stream: the value of one that has ended, and may be nobody's.
+    pub(super) retired: Option<RawStream>,
 }
 
-struct Capture {
-    id: u64,
-    stream: u8,
-    thread: u32,
-    blocks: Vec<u64>,
-    own: bool,
+pub(super) struct Capture {
+    pub(super) id: u64,
+    pub(super) stream: u8,
+    pub(super) thread: u32,
+    pub(super) blocks: Vec<u64>,
+    pub(super) own: bool,
 }
 
 /// A graph that can be launched. The handle as a number, so that it may go from thread to thread.
-struct Graph {
-    exec: usize,
-    blocks: Vec<u64>,
+pub(super) struct Graph {
+    pub(super) exec: usize,
+    pub(super) blocks: Vec<u64>,
     /// Where it ran last, if memory of its own orders one launch after the other.
-    last: Option<At>,
+    pub(super) last: Option<At>,
 }
 
 /// What threads that run at once have in common.
@@ -84,32 +80,32 @@ pub(crate) struct World {
     /// The acting thread, and who has each number.
     pub(crate) current: usize,
     pub(crate) threads: [u32; THREADS],
-    pools: [Option<Resource>; 2],
+    pub(super) pools: [Option<Resource>; 2],
     /// What pools stand on that may lie.
-    upstreams: Vec<Resource>,
-    lie: u8,
-    opened: [u32; 2],
-    streams: Vec<Slot>,
-    blocks: Vec<Block>,
-    common: Arc<Common>,
+    pub(super) upstreams: Vec<Resource>,
+    pub(super) lie: u8,
+    pub(super) opened: [u32; 2],
+    pub(super) streams: Vec<Slot>,
+    pub(super) blocks: Vec<Block>,
+    pub(super) common: Arc<Common>,
     /// Others use the pools at the same time, so that figures cannot be foretold.
     pub(crate) crowded: bool,
-    capture: Option<Capture>,
-    graphs: Vec<Graph>,
-    armed: Vec<(&'static str, i32, u8)>,
-    freed: Option<(u8, u64, u64)>,
-    numbers: u64,
-    byte: u8,
-    before: [u64; 3],
-    free_before: u64,
+    pub(super) capture: Option<Capture>,
+    pub(super) graphs: Vec<Graph>,
+    pub(super) armed: Vec<(&'static str, i32, u8)>,
+    pub(super) freed: Option<(u8, u64, u64)>,
+    pub(super) numbers: u64,
+    pub(super) byte: u8,
+    pub(super) before: [u64; 3],
+    pub(super) free_before: u64,
     pub(crate) counts: Counts,
 }
 
-fn driver() -> &'static Driver {
+pub(super) fn driver() -> &'static Driver {
     tenure_core::device::driver().unwrap()
 }
 
-fn text(e: impl std::fmt::Display) -> String {
+pub(super) fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
@@ -127,7 +123,7 @@ fn stream(at: usize) -> Slot {
         }
         _ => (driver().stream_create_on(0, at < 6).unwrap(), None),
     };
-    Slot { raw, object, age: 0 }
+    Slot { raw, object, age: 0, retired: None }
 }
 
 fn is_blocking(stream: u8) -> bool {
@@ -140,6 +136,8 @@ impl World {
         sim::schedule(settings.schedule);
         sim::check_order(true);
         tenure_core::device::prepare_proof(0).unwrap();
+        // Asked once for good: not while the device is short of memory.
+        driver().device(0).unwrap().properties().unwrap();
         let (free, total) = tenure_core::device::memory_info(0).unwrap();
         if let Some(left) = settings.device {
             sim::set_memory(0, total - free + left).unwrap();
@@ -207,42 +205,47 @@ impl World {
         wanted.and_then(|serial| self.threads.iter().position(|t| *t == serial)).unwrap_or(self.current)
     }
 
-    fn pick(&self, block: u16) -> Option<usize> {
+    pub(super) fn pick(&self, block: u16) -> Option<usize> {
         (!self.blocks.is_empty()).then(|| usize::from(block) % self.blocks.len())
     }
 
     // --------------------------------------------------------------------------------------------- streams and work
 
-    fn here(&self, stream: u8) -> At {
+    pub(super) fn here(&self, stream: u8) -> At {
         let slot = &self.streams[usize::from(stream)];
         let age = if stream == PER_THREAD { self.threads[self.current] } else { slot.age };
         At { stream, age, raw: slot.raw }
     }
 
     /// Whether work can be put there now, by this thread.
-    fn alive(&self, at: At) -> bool {
+    pub(super) fn alive(&self, at: At) -> bool {
         self.here(at.stream) == at
     }
 
     /// Whether the capture under way forbids ordinary work on a stream.
-    fn frozen(&self, stream: u8) -> bool {
+    pub(super) fn frozen(&self, stream: u8) -> bool {
         self.capture.as_ref().is_some_and(|c| c.stream == stream || (stream == LEGACY && is_blocking(c.stream)))
     }
 
-    fn object(&self, stream: u8) -> StreamRef<'_> {
+    pub(super) fn object(&self, stream: u8) -> StreamRef<'_> {
         let slot = &self.streams[usize::from(stream)];
         StreamRef { raw: slot.raw, object: slot.object.as_deref(), stored: false }
     }
 
-    fn carried(&self, stream: u8, how: How) -> StreamRef<'_> {
+    pub(super) fn carried(&self, stream: u8, how: How) -> StreamRef<'_> {
         match how {
             Object | Try | Unnamed | Default => self.object(stream),
+            // Out of a buffer's memory: the driver must not hear of it.
+            Stored if stream > 4 => {
+                let slot = &self.streams[usize::from(stream)];
+                StreamRef { raw: slot.retired.unwrap_or(slot.raw), object: None, stored: true }
+            }
             Raw | Stored => StreamRef::raw(self.streams[usize::from(stream)].raw),
         }
     }
 
     /// Makes `to` wait for `from`. False where that cannot be done now.
-    fn order(&self, from: At, to: At) -> Result<bool, String> {
+    pub(super) fn order(&self, from: At, to: At) -> Result<bool, String> {
         if !self.alive(from) || !self.alive(to) || self.frozen(from.stream) || self.frozen(to.stream) {
             return Ok(false);
         }
@@ -255,7 +258,7 @@ impl World {
     }
 
     /// A kernel that reads what is in a block, and writes it anew.
-    fn touch(&mut self, index: usize, raw: RawStream, write: bool) -> Done {
+    pub(super) fn touch(&mut self, index: usize, raw: RawStream, write: bool) -> Done {
         let block = &mut self.blocks[index];
         let (at, len) = (block.ptr, block.bytes as usize);
         if self.capture.as_ref().is_some_and(|c| c.stream == block.at.stream) {
@@ -283,288 +286,6 @@ impl World {
         }
         sim::launch_for(raw.as_raw(), Duration::ZERO, &accesses)
             .map_err(|e| format!("a kernel cannot be launched: {e}"))
-    }
-
-    // ------------------------------------------------------------------------------------------------------- pools
-
-    fn setup(&self, pool: usize) -> Setup {
-        self.settings.pools[(pool + self.opened[pool] as usize) % 2]
-    }
-
-    fn options(&self, pool: usize) -> PoolOptions {
-        let setup = self.setup(pool);
-        PoolOptions {
-            initial_bytes: setup.initial,
-            maximum_bytes: setup.maximum,
-            prefer: if setup.footprint { Prefer::Footprint } else { Prefer::Concurrency },
-            release_threshold: setup.threshold,
-            assume_no_capture: !self.settings.captures,
-            plain_chunks: setup.chunks,
-        }
-    }
-
-    /// The pool, made when it is first asked for. A device that is too full for its initial size is no reason to end.
-    fn pool(&mut self, pool: u8) -> Result<Resource, String> {
-        let at = usize::from(pool);
-        if let Some(resource) = &self.pools[at] {
-            return Ok(resource.clone());
-        }
-        let mut options = self.options(at);
-        let mut base = shared::cuda().map_err(text)?;
-        if self.setup(at).liar {
-            base = Liar::over(base);
-            self.upstreams.push(base.clone());
-        }
-        let made = match Pool::new(base.clone(), 0, options) {
-            Err(Error::OutOfMemory(_)) if self.settings.device.is_some() => {
-                options.initial_bytes = 0;
-                Pool::new(base, 0, options)
-            }
-            other => other,
-        };
-        let resource = Resource::new(made.map_err(|e| format!("pool {pool} cannot be made: {e}"))?).map_err(text)?;
-        self.pools[at] = Some(resource.clone());
-        Ok(resource)
-    }
-
-    fn body(resource: &Resource) -> &Pool {
-        resource.downcast::<Pool>().unwrap()
-    }
-
-    /// Makes a call of a pool with the failures that are armed. Says whether one struck.
-    fn faulted<R>(&mut self, call: impl FnOnce(&Self) -> R) -> (R, bool) {
-        let armed = std::mem::take(&mut self.armed);
-        for (name, code, after) in &armed {
-            sim::fail_next(name, *code, u64::from(*after)).unwrap();
-        }
-        let lies = upstream::lies();
-        upstream::behave(self.lie);
-        let result = call(self);
-        upstream::behave(0);
-        let lied = upstream::lies() != lies;
-        if lied {
-            self.lie = 0;
-        }
-        let struck = sim::fail_clear() < armed.len();
-        if !struck {
-            // It waits for a call that makes its driver call.
-            self.armed = armed;
-        }
-        self.counts.faults += u64::from(struck);
-        self.counts.lies += u64::from(lied);
-        (result, struck || lied)
-    }
-
-    fn allocate(&mut self, pool: u8, bytes: u64, align: u64, stream: u8, how: How, used: bool) -> Done {
-        let resource = self.pool(pool)?;
-        let (size, alignment) = (bytes as usize, align as usize);
-        let (result, struck) = self.faulted(|world| {
-            if how == Try {
-                match resource.try_allocate(size, alignment, world.object(stream)) {
-                    Err(Error::WouldBlock) => {}
-                    other => return other,
-                }
-            }
-            resource.allocate(size, alignment, world.carried(stream, how))
-        });
-        let capturing = self.capture.as_ref().filter(|c| c.stream == stream).map(|c| c.id);
-        let ptr = match result {
-            Ok(ptr) => ptr,
-            Err(e) => {
-                return match e {
-                    Error::Misuse(_) | Error::WouldBlock | Error::Internal(_) | Error::BadHandle(_) => Err(text(e)),
-                    _ if struck => Ok(()),
-                    Error::Invalid(_) if bytes > 1 << 40 => Ok(()),
-                    Error::Unsupported(t) if self.frozen(stream) && t.contains("capturing") => Ok(()),
-                    Error::OutOfMemory(_) => self.is_full(&resource, pool, bytes, align),
-                    e => Err(format!("refused without a reason: {e}")),
-                };
-            }
-        };
-        self.counts.served += 1;
-        self.numbers += 1;
-        let block = Block {
-            id: self.numbers,
-            pool,
-            ptr,
-            bytes,
-            align,
-            at: self.here(stream),
-            byte: None,
-            of_capture: capturing,
-            pins: 0,
-        };
-        self.check_new(&block)?;
-        if let Some(capture) = self.capture.as_mut().filter(|c| c.stream == stream) {
-            self.counts.captured += 1;
-            capture.own = true;
-        }
-        self.blocks.push(block);
-        if used && (capturing.is_some() || !self.frozen(stream)) {
-            self.touch(self.blocks.len() - 1, block.at.raw, true)?;
-        }
-        Ok(())
-    }
-
-    /// A new block is aligned, in memory of its pool, and disjoint from all others.
-    fn check_new(&mut self, block: &Block) -> Done {
-        let (start, end) = (block.ptr, block.ptr + block.bytes);
-        if start == 0 || start % block.align != 0 {
-            return Err(format!("{start:#x} is not aligned to {}", block.align));
-        }
-        let mut used = self.common.used.lock().unwrap();
-        if let Some((other, until)) = used.range(..end).next_back()
-            && *until > start
-        {
-            return Err(format!("{start:#x}..{end:#x} overlaps the live {other:#x}..{until:#x}"));
-        }
-        used.insert(start, end);
-        drop(used);
-        if self.numbers % 8 == 0
-            && block.of_capture.is_none()
-            && let Some(resource) = &self.pools[usize::from(block.pool)]
-        {
-            let ranges = Self::body(resource).ranges();
-            if !ranges.iter().any(|(at, len)| *at <= start && end <= at + len) {
-                return Err(format!("{start:#x}..{end:#x} is in none of the pool's ranges {ranges:x?}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Out of memory is believed only where whole idle pages and the limit do not suffice (I13).
-    fn is_full(&mut self, resource: &Resource, pool: u8, bytes: u64, align: u64) -> Done {
-        self.counts.refused += 1;
-        let body = Self::body(resource);
-        let Some(limit) = body.options().maximum_bytes else { return Ok(()) };
-        let plain = body.has_own_ranges() && align <= 256 && self.settings.device.is_none() && !self.crowded;
-        // What captures hold is not seen from here.
-        if !plain || limit % PAGE != 0 || self.settings.captures || bytes > limit {
-            return Ok(());
-        }
-        let used = self.common.used.lock().unwrap();
-        let (mut idle, mut mapped) = (0, 0);
-        for (start, length) in body.ranges() {
-            mapped += length;
-            for page in (start..start + length).step_by(PAGE as usize) {
-                let live = used.range(..page + PAGE + RUN).next_back().is_some_and(|(_, end)| *end + RUN > page);
-                idle += if live { 0 } else { PAGE };
-            }
-        }
-        if bytes.next_multiple_of(PAGE) <= idle + (limit - mapped) {
-            return Err(format!(
-                "out of memory for {bytes} bytes in pool {pool}, with {idle} bytes in idle pages and {} below the limit",
-                limit - mapped
-            ));
-        }
-        Ok(())
-    }
-
-    fn request(resource: &Resource, block: &Block, flags: u32) -> Request {
-        Request { bytes: block.bytes as usize, align: block.align as usize, owner: resource.id(), flags }
-    }
-
-    /// Frees a block that nothing uses any more but what its stream has queued.
-    fn release(&mut self, index: usize, how: How, on: u8) -> Done {
-        let block = self.blocks[index];
-        let Some(resource) = self.pools[usize::from(block.pool)].clone() else { return Err("no pool".into()) };
-        let (bytes, align) = (block.bytes as usize, block.align as usize);
-        let alive = self.alive(block.at);
-        // Before the free: after it, somebody else may have the memory already.
-        self.common.used.lock().unwrap().remove(&block.ptr);
-        let (result, struck) = self.faulted(|world| {
-            let unnamed = || {
-                let request = Self::request(&resource, &block, Request::UNPROVEN);
-                resource.body().deallocate(block.ptr, &request, world.object(on))?;
-                drop(Light::from_raw(*resource));
-                Ok(())
-            };
-            let stored = StreamRef { raw: block.at.raw, object: None, stored: true };
-            match how {
-                Unnamed => unnamed(),
-                // The stream of another thread, or of one that has ended, has no name here.
-                _ if !alive && block.at.stream == PER_THREAD => unnamed(),
-                Stored => resource.deallocate(block.ptr, bytes, align, stored),
-                Default => resource.deallocate(block.ptr, bytes, align, StreamRef::DEFAULT),
-                _ if !alive => resource.deallocate(block.ptr, bytes, align, stored),
-                Try => match resource.try_deallocate(block.ptr, bytes, align, world.object(block.at.stream)) {
-                    Err(Error::WouldBlock) => {
-                        resource.deallocate(block.ptr, bytes, align, world.object(block.at.stream))
-                    }
-                    other => other,
-                },
-                _ => resource.deallocate(block.ptr, bytes, align, world.carried(block.at.stream, how)),
-            }
-        });
-        match result {
-            Ok(()) => {
-                self.freed = Some((block.pool, block.ptr, block.bytes));
-                self.blocks.swap_remove(index);
-                Ok(())
-            }
-            Err(Error::Misuse(m)) => Err(format!("a right free was refused: {m}")),
-            // Nothing happened: the block is as it was.
-            Err(_) if struck => {
-                self.common.used.lock().unwrap().insert(block.ptr, block.ptr + block.bytes);
-                Ok(())
-            }
-            Err(e) => Err(format!("a free failed without a reason: {e}")),
-        }
-    }
-
-    fn misfree(&mut self, index: usize, what: u8) -> Done {
-        let block = self.blocks[index];
-        let Some(own) = self.pools[usize::from(block.pool)].clone() else { return Ok(()) };
-        let (mut resource, mut ptr, mut bytes) = (own, block.ptr, block.bytes);
-        match what {
-            0 => bytes = bytes * 2 + 512,
-            1 if bytes > 256 => ptr += 256,
-            2 => match &self.pools[1 - usize::from(block.pool)] {
-                Some(other) => resource = other.clone(),
-                None => return Ok(()),
-            },
-            3 => {
-                let Some((pool, at, length)) = self.freed else { return Ok(()) };
-                let taken =
-                    self.common.used.lock().unwrap().range(..at + 256).next_back().is_some_and(|(_, e)| *e > at);
-                let Some(other) = self.pools[usize::from(pool)].clone() else { return Ok(()) };
-                if taken {
-                    return Ok(());
-                }
-                (resource, ptr, bytes) = (other, at, length);
-            }
-            _ => return Ok(()),
-        }
-        self.counts.misuses += 1;
-        match resource.deallocate(ptr, bytes as usize, block.align as usize, StreamRef::DEFAULT) {
-            Err(Error::Misuse(_)) => Ok(()),
-            other => Err(format!("a wrong free of {bytes} bytes at {ptr:#x} gave {other:?}")),
-        }
-    }
-
-    /// The figures add up, and the pool's own check is content.
-    pub(crate) fn check(&self, pool: u8, deep: bool) -> Done {
-        let Some(resource) = &self.pools[usize::from(pool)] else { return Ok(()) };
-        let body = Self::body(resource);
-        body.check().map_err(|e| format!("pool {pool}: {e}"))?;
-        if !deep || self.crowded {
-            return Ok(());
-        }
-        let info = resource.body().info();
-        let mapped = resource.body().property("pool_size").unwrap_or_default();
-        let mine = self.blocks.iter().filter(|b| b.pool == pool);
-        let (count, bytes) = mine.fold((0, 0), |(n, sum), b| (n + 1, sum + b.bytes));
-        let holds = info.live_count == count
-            && info.live_bytes >= bytes
-            && info.live_bytes + info.cached_bytes == mapped
-            && mapped <= info.reserved_bytes
-            && mapped <= body.options().maximum_bytes.unwrap_or(u64::MAX)
-            && info.unproven_bytes <= info.cached_bytes
-            && info.largest_free_bytes <= info.cached_bytes;
-        if holds || self.settings.captures && self.counts.captured > 0 {
-            return Ok(());
-        }
-        Err(format!("pool {pool}: {count} blocks of {bytes} bytes are live, {mapped} are mapped, and it says {info:?}"))
     }
 
     /// What the simulated device has noticed since the beginning.
@@ -678,7 +399,7 @@ impl World {
                     self.armed.push((call, code, after));
                 }
             }
-            Lie { manner } if !self.crowded => self.lie = manner,
+            Lie { manner } if !self.crowded && (self.setup(0).liar || !self.upstreams.is_empty()) => self.lie = manner,
             Begin { stream, mode } if self.settings.captures && self.capture.is_none() && stream > PER_THREAD => {
                 let mode = [
                     sys::CU_STREAM_CAPTURE_MODE_GLOBAL,
@@ -702,7 +423,7 @@ impl World {
     }
 
     /// Leaves a block for another thread, and takes one over that somebody left.
-    fn exchange_mail(&mut self, index: usize) {
+    pub(super) fn exchange_mail(&mut self, index: usize) {
         let block = self.blocks.swap_remove(index);
         let mut mail = self.common.mail.lock().unwrap();
         let taken = mail.pop();
@@ -710,101 +431,25 @@ impl World {
         self.blocks.extend(taken);
     }
 
-    fn renew(&mut self, at: u8) -> Done {
+    pub(super) fn renew(&mut self, at: u8) -> Done {
         if self.capture.as_ref().is_some_and(|c| c.stream == at) {
             return Ok(());
         }
         let index = usize::from(at);
         let old = self.streams[index].clone();
         self.streams[index].object = None;
+        let mut new = None;
         if old.object.is_some() {
             // The last reference: pools are told, and their events are recorded.
             self.faulted(|_| drop(old.object));
         } else {
+            // The value of stream 5 stays nobody's, that of stream 6 is given to the next one.
+            new = (at == 5).then(|| stream(index));
             // SAFETY: the program made it, and names it no more.
             unsafe { driver().stream_destroy(old.raw) }.map_err(text)?;
         }
-        self.streams[index] = Slot { age: old.age + 1, ..stream(index) };
-        Ok(())
-    }
-
-    fn reopen(&mut self, pool: u8) -> Done {
-        let held = |b: &Block| b.pool == pool && (b.pins > 0 || b.of_capture.is_some());
-        if self.pools[usize::from(pool)].is_none() || self.blocks.iter().any(held) || self.counts.captured > 0 {
-            return Ok(());
-        }
-        self.armed.clear();
-        self.lie = 0;
-        for index in (0..self.blocks.len()).rev() {
-            if self.blocks[index].pool == pool {
-                self.release(index, Stored, LEGACY)?;
-            }
-        }
-        self.note_proofs(usize::from(pool));
-        self.pools[usize::from(pool)] = None;
-        if self.freed.is_some_and(|(of, ..)| of == pool) {
-            self.freed = None;
-        }
-        self.opened[usize::from(pool)] += 1;
-        self.noticed()
-    }
-
-    fn note_proofs(&mut self, pool: usize) {
-        if let Some(resource) = &self.pools[pool] {
-            self.counts.proofs += resource.body().info().device_proofs;
-        }
-    }
-
-    fn end_capture(&mut self) -> Done {
-        let Some(capture) = self.capture.take() else { return Ok(()) };
-        let raw = self.streams[usize::from(capture.stream)].raw;
-        let graph = driver().stream_end_capture(raw).map_err(|e| format!("a capture was ended by somebody: {e}"))?;
-        // SAFETY: made just now, and named by nobody else.
-        let exec = unsafe { driver().graph_instantiate(graph, 0) }.map_err(text)?;
-        // SAFETY: as above; the executable graph lives on by itself.
-        unsafe { driver().graph_destroy(graph) }.map_err(text)?;
-        let last = capture.own.then(|| self.here(capture.stream));
-        self.graphs.push(Graph { exec: exec as usize, blocks: capture.blocks, last });
-        Ok(())
-    }
-
-    fn launch(&mut self, graph: u8, stream: u8) -> Done {
-        if self.graphs.is_empty() || self.frozen(stream) || self.capture.is_some() {
-            return Ok(());
-        }
-        let index = usize::from(graph) % self.graphs.len();
-        let to = self.here(stream);
-        let ids = self.graphs[index].blocks.clone();
-        let users: Vec<usize> = (0..self.blocks.len()).filter(|i| ids.contains(&self.blocks[*i].id)).collect();
-        let before = users.iter().map(|i| self.blocks[*i].at).chain(self.graphs[index].last);
-        let before: Vec<At> = before.collect();
-        if before.iter().any(|at| !self.alive(*at)) {
-            // Nobody can be asked to wait for a stream that is gone.
-            tenure_core::device::prove(0).map_err(text)?;
-        } else {
-            for at in before {
-                self.order(at, to)?;
-            }
-        }
-        // SAFETY: the executable graph is this program's and alive.
-        unsafe { driver().graph_launch(self.graphs[index].exec as sys::CUgraphExec, to.raw) }.map_err(text)?;
-        self.counts.graphs += 1;
-        for user in users {
-            self.blocks[user].at = to;
-        }
-        if self.graphs[index].last.is_some() {
-            self.graphs[index].last = Some(to);
-        }
-        Ok(())
-    }
-
-    fn forget(&mut self, index: usize) -> Done {
-        let graph = self.graphs.swap_remove(index);
-        // SAFETY: this program's, and named no more. A launch that is under way ends first.
-        unsafe { driver().graph_exec_destroy(graph.exec as sys::CUgraphExec) }.map_err(text)?;
-        for block in &mut self.blocks {
-            block.pins -= u32::from(graph.blocks.contains(&block.id));
-        }
+        let retired = new.is_some().then_some(old.raw);
+        self.streams[index] = Slot { age: old.age + 1, retired, ..new.unwrap_or_else(|| stream(index)) };
         Ok(())
     }
 
@@ -862,7 +507,7 @@ impl World {
     }
 
     /// Lets go of pools and streams, in this order.
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         for pool in 0..2 {
             self.note_proofs(pool);
             self.pools[pool] = None;
