@@ -49,6 +49,7 @@ fn all_hold(seeds: std::ops::Range<u64>) -> Counts {
 }
 
 #[test]
+#[allow(clippy::print_stdout, reason = "what was done is told with a failure")]
 fn random_programs_hold() {
     let _machine = machine();
     let _current = enter();

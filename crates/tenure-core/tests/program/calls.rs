@@ -152,7 +152,7 @@ impl World {
         }
         used.insert(start, end);
         drop(used);
-        if self.numbers % 8 == 0
+        if self.numbers.is_multiple_of(8)
             && block.of_capture.is_none()
             && let Some(resource) = &self.pools[usize::from(block.pool)]
         {

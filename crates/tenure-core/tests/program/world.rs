@@ -394,11 +394,7 @@ impl World {
             Renew { stream } if stream > PER_THREAD && !self.crowded => self.renew(stream)?,
             Reopen { pool } if !self.crowded => self.reopen(pool)?,
             Info { pool } => self.check(pool, true)?,
-            Fail { call, code, after } if !self.crowded => {
-                if self.armed.len() < 2 {
-                    self.armed.push((call, code, after));
-                }
-            }
+            Fail { call, code, after } if !self.crowded && self.armed.len() < 2 => self.armed.push((call, code, after)),
             Lie { manner } if !self.crowded && (self.setup(0).liar || !self.upstreams.is_empty()) => self.lie = manner,
             Begin { stream, mode } if self.settings.captures && self.capture.is_none() && stream > PER_THREAD => {
                 let mode = [
