@@ -100,6 +100,8 @@ impl Crew {
         let ended;
         let thread = world.thread_for(End);
         (world, ended) = self.step(world, thread, End);
+        // The end is this thread's: what others' default streams have is freed without naming them.
+        world.current = 0;
         let finished = ended.and_then(|()| {
             catch_unwind(AssertUnwindSafe(|| world.finish())).unwrap_or_else(|_| Err("panicked at the end".into()))
         });
