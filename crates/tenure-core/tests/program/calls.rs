@@ -22,14 +22,13 @@ impl World {
 
     pub(super) fn options(&self, pool: usize) -> PoolOptions {
         let setup = self.setup(pool);
-        PoolOptions {
-            initial_bytes: setup.initial,
-            maximum_bytes: setup.maximum,
-            prefer: if setup.footprint { Prefer::Footprint } else { Prefer::Concurrency },
-            release_threshold: setup.threshold,
-            assume_no_capture: !self.settings.captures,
-            plain_chunks: setup.chunks,
-        }
+        PoolOptions::new()
+            .initial_bytes(setup.initial)
+            .maximum_bytes(setup.maximum)
+            .prefer(if setup.footprint { Prefer::Footprint } else { Prefer::Concurrency })
+            .release_threshold(setup.threshold)
+            .assume_no_capture(!self.settings.captures)
+            .plain_chunks(setup.chunks)
     }
 
     /// The pool, made when it is first asked for. A device that is too full for its initial size is no reason to end.
@@ -248,9 +247,11 @@ impl World {
         let block = self.blocks[index];
         let Some(own) = self.pools[usize::from(block.pool)].clone() else { return Ok(()) };
         let (mut resource, mut ptr, mut bytes) = (own, block.ptr, block.bytes);
+        let mut align = block.align as usize;
         match what {
             0 => bytes = bytes * 2 + 512,
             1 if bytes > 256 => ptr += 256,
+            4 if ptr % PAGE != 0 => align = PAGE as usize,
             2 => match &self.pools[1 - usize::from(block.pool)] {
                 Some(other) => resource = other.clone(),
                 None => return Ok(()),
@@ -268,7 +269,7 @@ impl World {
             _ => return Ok(()),
         }
         self.counts.misuses += 1;
-        match resource.deallocate(ptr, bytes as usize, block.align as usize, StreamRef::DEFAULT) {
+        match resource.deallocate(ptr, bytes as usize, align, StreamRef::DEFAULT) {
             Err(Error::Misuse(_)) => Ok(()),
             other => Err(format!("a wrong free of {bytes} bytes at {ptr:#x} gave {other:?}")),
         }

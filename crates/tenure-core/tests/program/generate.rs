@@ -159,7 +159,7 @@ pub(crate) fn program(seed: u64) -> Program {
                 34..=42 => Use { block },
                 43..=51 => Move { block, to: r.pick(&streams) },
                 52..=54 => FreeShared { block, by: r.pick(&streams), on: r.pick(&streams) },
-                55..=56 => Misfree { block, what: r.below(4) as u8 },
+                55..=56 => Misfree { block, what: r.below(5) as u8 },
                 57..=58 => Order { from: r.pick(&streams), to: r.pick(&streams) },
                 59 => Sync { stream: r.pick(&streams) },
                 60 if r.below(3) == 0 => SyncDevice,

@@ -95,7 +95,7 @@ pub(crate) enum Op {
     Free { block: u16, how: How },
     /// Read on another stream too, which the free does not name but admits.
     FreeShared { block: u16, by: u8, on: u8 },
-    /// A wrong free: 0 size, 1 inside, 2 other pool, 3 twice.
+    /// A wrong free: 0 size, 1 inside, 2 other pool, 3 twice, 4 alignment.
     Misfree { block: u16, what: u8 },
     /// Another stream waits for this one.
     Order { from: u8, to: u8 },
