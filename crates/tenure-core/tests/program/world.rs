@@ -459,6 +459,10 @@ impl World {
         while !self.graphs.is_empty() {
             self.forget(0).map_err(at_end)?;
         }
+        if self.counts.captured > 0 {
+            // Memory of a graph is the graph's until its last launch has ended.
+            sim::run_all();
+        }
         while !self.blocks.is_empty() {
             self.release(self.blocks.len() - 1, Stored, LEGACY).map_err(at_end)?;
         }
