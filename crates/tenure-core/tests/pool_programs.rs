@@ -59,7 +59,7 @@ fn random_programs_hold() {
     let served = counts.served;
     assert!(served > 20_000, "{served} allocations were served");
     for (name, number) in counts.all() {
-        assert!(*number > 60 || name == "allocations in captures", "{name}: only {number}");
+        assert!(*number > 40 || name == "allocations in captures", "{name}: only {number}");
     }
 }
 
@@ -75,7 +75,8 @@ fn threads_at_once_hold() {
 // ------------------------------------------------------------------------------------- found, shrunk, and kept
 
 const PLAIN: Setup = Setup { initial: 0, maximum: None, footprint: false, chunks: false, liar: false, threshold: 0 };
-const SETTINGS: Settings = Settings { schedule: 0, pools: [PLAIN, PLAIN], bytes: false, captures: false, device: None };
+const SETTINGS: Settings =
+    Settings { schedule: 0, pools: [PLAIN, PLAIN], bytes: false, captures: false, aligned: false, device: None };
 
 #[test]
 fn a_wait_of_the_legacy_stream_ends_no_capture_of_a_blocking_one() {
@@ -139,6 +140,74 @@ fn of_many_streams_that_ended_only_what_is_done_is_let_go() {
         ops.push(Renew { stream: 2 });
     }
     ops.extend([Allocate { pool: 0, bytes: 64 << 10, align: 256, stream: 3, how: Object }; 120]);
+    holds(&Program { settings, ops });
+}
+
+#[test]
+fn a_record_is_not_given_to_another_stream_while_a_thread_has_a_magazine_for_it() {
+    let settings = Settings { pools: [Setup { maximum: Some(8 * MIB), ..PLAIN }, PLAIN], ..SETTINGS };
+    let once =
+        |stream| [Allocate { pool: 0, bytes: 4096, align: 256, stream, how: Object }, Free { block: 0, how: Object }];
+    let mut ops = Vec::new();
+    ops.extend(once(LEGACY));
+    ops.extend(once(3));
+    // Nothing is left of stream 3 but an empty magazine; so many others come and go that records are looked through.
+    for _ in 0..80 {
+        ops.extend(once(5));
+        ops.extend([Trim { pool: 0, keep: 0 }, Renew { stream: 5 }]);
+    }
+    for _ in 0..80 {
+        ops.extend(once(3));
+        ops.extend(once(5));
+        ops.push(Renew { stream: 5 });
+    }
+    holds(&Program { settings, ops });
+}
+
+/// A small size with a large alignment borrows megabytes. What is left of the loan is free and of another zone than its
+/// neighbour, so that a page on the border of the two is wholly free and cannot be exchanged.
+#[test]
+#[ignore = "a page that is free in two zones is not idle; see the comment"]
+fn a_page_that_is_free_in_two_zones_can_be_exchanged() {
+    let settings =
+        Settings { pools: [Setup { initial: 2 * MIB, maximum: Some(12 * MIB), ..PLAIN }, PLAIN], ..SETTINGS };
+    let get = |bytes, stream| Allocate { pool: 0, bytes, align: 256, stream, how: Object };
+    let put = |block| Free { block, how: Object };
+    let ops = vec![
+        get(40960, 0),
+        get(256, 2),
+        get(256, 5),
+        get(256, 5),
+        get(253, 0),
+        put(0),
+        put(0),
+        get(256, 4),
+        get(256, 2),
+        put(0),
+        put(0),
+        put(0),
+        Trim { pool: 0, keep: 0 },
+        get(256, 0),
+        get(MIB, 5),
+        get(932, 3),
+        get(256, 1),
+        get(10 * MIB, 5),
+        put(0),
+        put(0),
+        put(1),
+        get(256, 2),
+        put(1),
+        put(2),
+        Idle { pool: 0, bytes: 2 * MIB, stream: 2 },
+        put(0),
+        get(MIB, 1),
+        get(256, 2),
+        get(1342, 5),
+        Allocate { pool: 0, bytes: 16384, align: 2 * MIB, stream: 0, how: Object },
+        Free { block: 51120, how: Unnamed },
+        Trim { pool: 0, keep: 0 },
+        get(3_167_519, 1),
+    ];
     holds(&Program { settings, ops });
 }
 

@@ -170,7 +170,7 @@ impl World {
         let Some(limit) = body.options().maximum_bytes else { return Ok(()) };
         let plain = body.has_own_ranges() && align <= 256 && self.settings.device.is_none() && !self.crowded;
         // What captures hold is not seen from here.
-        if !plain || limit % PAGE != 0 || self.settings.captures || bytes > limit {
+        if !plain || limit % PAGE != 0 || self.settings.captures || self.settings.aligned || bytes > limit {
             return Ok(());
         }
         let used = self.common.used.lock().unwrap();

@@ -112,6 +112,7 @@ pub(crate) fn program(seed: u64) -> Program {
         pools: [setup(&mut r), setup(&mut r)],
         bytes: r.below(32) == 0,
         captures,
+        aligned: r.below(2) == 0,
         device: (r.below(6) == 0).then(|| (1 + r.below(6)) * 2 * MIB),
     };
     let steps = match r.below(16) {
@@ -152,9 +153,11 @@ pub(crate) fn program(seed: u64) -> Program {
             match r.below(76 + frees) {
                 0..=1 => Idle { pool, bytes: bytes(&mut r), stream: r.pick(&streams) },
                 2..=33 => {
-                    let align = if r.below(6) == 0 { 256 << r.below(14) } else { 256 };
+                    let bytes = bytes(&mut r);
+                    let most = if bytes > 32 << 10 || settings.aligned { 14 } else { 1 };
+                    let align = if r.below(6) == 0 { 256 << r.below(most) } else { 256 };
                     let how = r.pick(&[Object, Object, Object, Raw, Try, Stored]);
-                    Allocate { pool, bytes: bytes(&mut r), align, stream: r.pick(&streams), how }
+                    Allocate { pool, bytes, align, stream: r.pick(&streams), how }
                 }
                 34..=42 => Use { block },
                 43..=51 => Move { block, to: r.pick(&streams) },

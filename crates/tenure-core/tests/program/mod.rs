@@ -149,6 +149,9 @@ pub(crate) struct Settings {
     pub(crate) bytes: bool,
     /// There are captures; without them the pools are told so.
     pub(crate) captures: bool,
+    /// Small sizes may have large alignments. What they borrow keeps pages from being exchanged, so that out of memory is
+    /// believed.
+    pub(crate) aligned: bool,
     /// The device has only so much memory left.
     pub(crate) device: Option<u64>,
 }

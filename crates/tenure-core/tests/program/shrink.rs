@@ -66,6 +66,7 @@ impl Shrinker<'_> {
             Settings { bytes: false, ..settings },
             Settings { device: None, ..settings },
             Settings { captures: false, ..settings },
+            Settings { aligned: false, ..settings },
             Settings { schedule: 0, ..settings },
             Settings { pools: [first, plain], ..settings },
             Settings { pools: [plain, second], ..settings },
@@ -104,6 +105,7 @@ fn merge(best: Settings, base: Settings, other: Settings) -> Settings {
         pools: [pool(0), pool(1)],
         bytes: if other.bytes == base.bytes { best.bytes } else { other.bytes },
         captures: if other.captures == base.captures { best.captures } else { other.captures },
+        aligned: if other.aligned == base.aligned { best.aligned } else { other.aligned },
         device: if other.device == base.device { best.device } else { other.device },
     }
 }
