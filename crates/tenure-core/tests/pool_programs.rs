@@ -156,10 +156,12 @@ fn a_record_is_not_given_to_another_stream_while_a_thread_has_a_magazine_for_it(
         ops.extend(once(5));
         ops.extend([Trim { pool: 0, keep: 0 }, Renew { stream: 5 }]);
     }
+    // One of those that come now would get the number that stream 3 had.
     for _ in 0..80 {
+        ops.push(Renew { stream: 5 });
+        ops.extend(once(5));
         ops.extend(once(3));
         ops.extend(once(5));
-        ops.push(Renew { stream: 5 });
     }
     holds(&Program { settings, ops });
 }
