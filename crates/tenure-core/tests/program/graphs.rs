@@ -30,7 +30,9 @@ impl World {
         let before: Vec<At> = before.collect();
         if before.iter().any(|at| !self.alive(*at)) {
             // Nobody can be asked to wait for a stream that is gone.
-            tenure_core::device::prove(0).map_err(text)?;
+            if tenure_core::device::prove(0).is_err() {
+                return Ok(());
+            }
         } else {
             for at in before {
                 self.order(at, to)?;
