@@ -315,7 +315,8 @@ impl World {
             Use { block } => {
                 if let Some(index) = self.pick(block) {
                     let at = self.blocks[index].at;
-                    let ours = self.capture.as_mut().filter(|c| c.stream == at.stream);
+                    let alive = self.alive(at);
+                    let ours = self.capture.as_mut().filter(|c| alive && c.stream == at.stream);
                     if let Some(capture) = ours {
                         // Recorded: the graph has it now.
                         let id = self.blocks[index].id;
