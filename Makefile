@@ -8,7 +8,7 @@
 
 export VENV PYTHON ONLY V
 .DEFAULT_GOAL := help
-.PHONY: help doctor lib demo test wheel gpu-bundle bench soak format clean
+.PHONY: help doctor lib demo test wheel gpu-bundle bench soak mutants format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -34,8 +34,11 @@ gpu-bundle: ## target/gpu-bundle: everything to test and measure on a machine wi
 bench: lib ## what operations cost, each beside a reference measured in the same run
 	@$$(tools/venv) -m tenure bench $(BENCH)
 
-soak: lib ## random long scenarios with a failing driver, for as long as SOAK_SECONDS says (default 600)
+soak: lib ## random programs and scenarios with a failing driver, for as long as SOAK_SECONDS says (default 600)
 	@ci/soak
+
+mutants: ## each rule of the pool taken out in turn: a test must notice
+	@ci/mutants
 
 format: ## rewrites Rust and Python sources in the project's format
 	@tools/format

@@ -49,10 +49,18 @@ impl Pool {
         let reaped = self.reap(true);
         let keep = keep.max(self.options.release_threshold);
         self.drain(Which::All);
-        if self.lock().cached() <= keep {
+        let (spare, mapped) = {
+            let state = self.lock();
+            (state.cached().saturating_sub(keep), state.place.mapped_bytes())
+        };
+        if spare == 0 && self.pages.reserved() <= mapped {
             return Ok(reaped);
         }
         let turn = self.turns.take()?;
+        if spare == 0 {
+            // What a growth that failed could not take back goes now.
+            return Ok(reaped + self.return_pieces(&[])?);
+        }
         Ok(reaped + self.give_idle(&turn, keep, u64::MAX, |_| true)?)
     }
 
@@ -153,9 +161,6 @@ impl Pool {
     /// # Errors
     /// The first that was met; what could not go is the pool's again.
     pub(super) fn return_pieces(&self, pieces: &[(u64, u64)]) -> Result<u64> {
-        if pieces.is_empty() {
-            return Ok(0);
-        }
         let before = self.pages.reserved();
         let (stay, error) = self.pages.give_back(pieces, &self.upstream);
         let went = before.saturating_sub(self.pages.reserved());

@@ -176,7 +176,7 @@ impl Pool {
 #[derive(Clone, Copy)]
 pub(super) struct Asker {
     key: Key,
-    raw: RawStream,
+    pub(super) raw: RawStream,
     pub(super) blocking: bool,
 }
 

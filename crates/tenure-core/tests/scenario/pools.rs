@@ -256,7 +256,8 @@ pub(crate) fn all() -> Vec<Scenario> {
                 t.blocks.push(super::Block { resource: 0, ptr, bytes: MIB, align: 256 });
                 Ok(())
             },
-        ),
+        )
+        .except(&[STORE]),
         scenario("pool: trim", || idle(RANGES), |t| t.resources[0].body().trim(0).map(drop))
             .except(&[Proof, Store("*", "what went back before stays gone, as trim says")]),
         scenario("pool over chunks: trim", || idle(CHUNKS), |t| t.resources[0].body().trim(0).map(drop))

@@ -49,10 +49,9 @@ impl Pool {
             }
             let State { place, records, .. } = &mut *state;
             let numbers: Vec<u32> = records.iter().map(|(number, _)| number).collect();
-            // An event on the legacy stream is a barrier for all blocking streams: only for a stream that is not in
-            // implicit order with it, and only when it has what is wanted.
+            // An event on the legacy stream is a barrier for all blocking streams: only when it has what another one wants.
             let need = Place::need(request.bytes as u64, request.align as u64);
-            let outside = asker.is_some_and(|a| !a.blocking);
+            let outside = asker.is_some_and(|a| !a.raw.is_legacy());
             for number in numbers {
                 let Some(record) = records.get_mut(number) else { continue };
                 if record.key == Key::Legacy && !(outside && place.tag_largest(cur(number)) >= need) {

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A [`Record`] stands for one stream identity; its two tags are what the placer knows of it. The legacy stream and the
-//! blocking streams of its device are in implicit order, so that each may have the other's blocks.
+//! blocking streams of its device are in implicit order, so that each may have the other's blocks without a wait, once an
+//! event on the legacy stream stands between them.
 //!
 //! **Invariants**
 //! * I7: an event is recorded after every free that its tag covers: sealing happens under the pool's lock, recording after.
@@ -214,8 +215,8 @@ impl Records {
         }
     }
 
-    /// What the stream of a record may take on the fast path: its own, what is proven, what is in implicit order and cheap
-    /// to name.
+    /// What the stream of a record may take at once: its own, what is proven, and of what is in implicit order with it what
+    /// an event on the legacy stream covers.
     #[inline]
     pub(super) fn tags(&self, record: u32) -> Tags {
         if let Some(record) = self.get(record) {
@@ -223,11 +224,14 @@ impl Records {
         }
         let mut tags = Tags::new();
         tags.extend([cur(record), sealed(record), PROVEN]);
+        // Implicit order is made by work on the legacy stream, not by its name: what was freed there after use on a third
+        // stream is in order with this one only once something was recorded on it, as for what its event covers.
         if let Some(legacy) = self.legacy
             && legacy != record
             && self.get(record).is_some_and(|r| r.blocking)
+            && self.get(legacy).is_some_and(|l| l.sealed.is_some())
         {
-            tags.extend([cur(legacy), sealed(legacy)]);
+            tags.push(sealed(legacy));
         }
         tags
     }
