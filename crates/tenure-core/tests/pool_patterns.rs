@@ -111,14 +111,19 @@ fn work(shared: &Shared, seed: u64) -> Option<Tally> {
                 scope.spawn(move || {
                     let _alarm = Alarm(&shared.stop);
                     while !worker.done {
-                        std::thread::scope(|life| life.spawn(|| worker.live()).join()).expect("a life");
+                        if let Err(panic) = std::thread::scope(|life| life.spawn(|| worker.live()).join()) {
+                            std::panic::resume_unwind(panic);
+                        }
                     }
                     worker.tally
                 })
             })
             .collect();
-        running.into_iter().map(|worker| worker.join().ok()).collect::<Option<Vec<_>>>()
+        // All of them, also after one that failed.
+        running.into_iter().map(|worker| worker.join().ok()).collect::<Vec<_>>()
     })
+    .into_iter()
+    .collect::<Option<Vec<_>>>()
     .map(|tallies| tallies.iter().fold(Tally::default(), |sum, t| sum.and(t)))
 }
 

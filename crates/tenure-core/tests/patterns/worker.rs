@@ -202,7 +202,7 @@ impl<'a> Worker<'a> {
             }
             _ => {
                 let info = shared.resource.body().info();
-                assert!(info.reserved_bytes <= shared.bytes, "{info:?}");
+                assert!(info.live_bytes + info.cached_bytes <= shared.bytes, "{info:?}");
             }
         }
     }
