@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
 #
-#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit handover replay bench peers sanitizer
+#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover replay bench peers check sanitizer
 #                                  (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
+# PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
+# (as many as there are cores), REPEATS how often each of its scenes runs (100).
 # TENURE_DEVICE=sim runs the same on the simulated device. PYTHON names the Python.
 # Where the wheels of RMM (rmm, librmm, rapids-logger, for this Python) lie in the folder peers beside this file, they are
 # measured in the same run, and with a C++20 compiler (CXX) and CUDA's headers (CUDA_HOME) RMM's C++ resources too; so are
@@ -47,6 +49,9 @@ if wants info; then
     part info "$(sed -n 's/^ *name: //p' "$out/logs/info.log" | sort | uniq -c | xargs)" $code $((SECONDS - start))
 fi
 
+# skipped NAME REASON: the summary of a part that did not run.
+skipped() { printf '%-10s skipped         %s\n' "$1" "$2" | tee -a "$out/summary.txt"; }
+
 # programs NAME FOLDER: each program of a folder, by itself.
 programs() {
     local name=$1 start=$SECONDS good=0 bad=() tests=0 file base code n place
@@ -78,13 +83,21 @@ if wants python; then
 fi
 
 if wants exit; then
-    # Each is a process that starts the driver, about a second on a GPU: 100 times each take an hour there.
+    # Each is a process that starts the driver, about a second on a GPU, and looks at nothing that it shares: beside each
+    # other 1300 of them take some minutes there, one after the other an hour.
     start=$SECONDS code=0 parallel=() repeats=${REPEATS:-100}
-    # These are processes of their own, which look at nothing that they share.
-    "$python" -c 'import xdist' 2>/dev/null && parallel=(-n 8)
+    export EXIT_PARALLEL=${EXIT_PARALLEL:-$(nproc)}
+    "$python" -c 'import xdist' 2>/dev/null && parallel=(-n "$EXIT_PARALLEL")
     (cd "$here/tree" && TENURE_EXIT_REPEATS=$repeats timeout $((limit * 6)) "${default[@]}" "$python" -m pytest -q -p no:cacheprovider "${parallel[@]}" tests/python/test_exit.py) >"$out/logs/exit.log" 2>&1 </dev/null || code=$?
     EXIT_REPEAT=$repeats LD_LIBRARY_PATH=$site/tenure/lib timeout $((limit * 6)) "$here/cpp/exit" >"$out/logs/exit-cpp.log" 2>&1 </dev/null || code=$?
     part exit "$repeats times each: $(tail -n 1 "$out/logs/exit.log"); C++: $(tail -n 1 "$out/logs/exit-cpp.log")" $code $((SECONDS - start))
+fi
+
+if wants patterns; then
+    # A pattern in each block, by which its owner knows it: many threads and streams in a tight pool.
+    start=$SECONDS code=0 seconds=${PATTERN_SECONDS:-60}
+    (cd "$out" && PATTERN_SECONDS=$seconds timeout $((limit + ${seconds%.*})) "$here/rust/tenure-core.pool_patterns" --nocapture --exact every_block_keeps_its_owners_pattern) >"$out/logs/patterns.log" 2>&1 </dev/null || code=$?
+    part patterns "$(sed -n 's/.*patterns: //p' "$out/logs/patterns.log" | tail -n 1)" $code $((SECONDS - start))
 fi
 
 if wants handover; then
@@ -140,12 +153,38 @@ if wants peers; then
     part peers "peers.txt, $beside$([ $code = 0 ] || tail -qn 1 "$out/logs/peers.log" "$out/logs/peers-cpp.log" 2>/dev/null)" $code $((SECONDS - start))
 fi
 
+if wants check; then
+    # The small C++ programs, and the patterns for a few seconds, under memcheck: nothing may be reported. Each launch ends
+    # before the next call, since the tool takes a free for done when the call is made (docs/tools.md). Calls that the driver
+    # refuses are no errors here: some tests ask for more than there is.
+    start=$SECONDS good=() bad=()
+    tool=${COMPUTE_SANITIZER:-$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer)}
+    if [ -z "$tool" ]; then
+        skipped check "no compute-sanitizer: put it on PATH, or name it in COMPUTE_SANITIZER"
+    elif [ "$TENURE_DEVICE" = sim ]; then
+        skipped check "compute-sanitizer sees kernels of a GPU, and this is the simulated device"
+    else
+        # checked NAME COMMAND...: one program under the tool.
+        checked() {
+            local name=$1 code=0
+            shift
+            (cd "$out" && LD_LIBRARY_PATH="$site/tenure/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" timeout "$limit" \
+                "$tool" --tool memcheck --nvtx yes --force-blocking-launches --report-api-errors no --error-exitcode 99 "$@") >"$out/logs/check.$name.log" 2>&1 </dev/null || code=$?
+            if [ $code = 0 ]; then good+=("$name"); else bad+=("$name($code)"); fi
+        }
+        for name in types rules threads; do checked $name "$here/cpp/$name"; done
+        PATTERN_SECONDS=${CHECK_SECONDS:-10} PATTERN_BYTES=$((256 << 20)) checked patterns \
+            "$here/rust/tenure-core.pool_patterns" --nocapture --exact every_block_keeps_its_owners_pattern
+        part check "under memcheck without an error: ${good[*]:-none}; with one: ${bad[*]:-none}" ${#bad[@]} $((SECONDS - start))
+    fi
+fi
+
 if wants sanitizer; then
     # One wrong kernel, in memory of tenure's pool and of RMM's, under compute-sanitizer.
     start=$SECONDS code=0
     PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" "$here/sanitizer.py" >"$out/sanitizer.txt" 2>"$out/logs/sanitizer.log" </dev/null || code=$?
     if [ $code = 0 ] && grep -q ^skipped "$out/sanitizer.txt"; then
-        echo "sanitizer  skipped         $(sed -n 's/^skipped: //p' "$out/sanitizer.txt")" | tee -a "$out/summary.txt"
+        skipped sanitizer "$(sed -n 's/^skipped: //p' "$out/sanitizer.txt")"
     else
         part sanitizer "sanitizer.txt, logs/sanitizer.log" $code $((SECONDS - start))
     fi
