@@ -237,7 +237,7 @@ impl Pool {
         match asker {
             Some(asker) => {
                 let record = state.record_of(asker);
-                (state.records.all_tags(record), cur(record))
+                (state.records.tags(record), cur(record))
             }
             // Nobody may ask who this is: only what is proven for everyone will do.
             None => {

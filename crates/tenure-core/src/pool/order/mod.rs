@@ -11,8 +11,10 @@
 //!                    -----> UNPROVEN ---device proof---> PROVEN
 //! ```
 //!
-//! A [`Record`] stands for one stream identity; its two tags are what the placer knows of it. The legacy stream and the
-//! blocking streams of its device are in implicit order, so that each may have the other's blocks.
+//! A [`Record`] stands for one stream identity; its two tags are what the placer knows of it. A blocking stream of the legacy
+//! stream's device may have what the legacy stream let go of, since all work there waits for it. The other way round a wait is
+//! put in, although the order is implicit too: it comes with *work* only, so that the legacy stream could take a block, give it
+//! back unused, and pass on what it never waited for; and a raw value may by then name another stream, which is not blocking.
 //!
 //! **Invariants**
 //! * I7: an event is recorded after every free that its tag covers: sealing happens under the pool's lock, recording after.
@@ -228,19 +230,6 @@ impl Records {
             && self.get(record).is_some_and(|r| r.blocking)
         {
             tags.extend([cur(legacy), sealed(legacy)]);
-        }
-        tags
-    }
-
-    /// [`Records::tags`], and for the legacy stream those of every blocking stream.
-    pub(super) fn all_tags(&self, record: u32) -> Tags {
-        let mut tags = self.tags(record);
-        if self.legacy == Some(record) {
-            for (other, entry) in self.iter() {
-                if other != record && entry.blocking {
-                    tags.extend([cur(other), sealed(other)]);
-                }
-            }
         }
         tags
     }
