@@ -503,3 +503,26 @@ fn the_legacy_stream_passes_no_order_on_without_work() {
     assert_eq!(sim::mismatches(), mismatches, "the second stream got what the first one still used");
     free(&pool, next, bytes, object(&second));
 }
+
+/// Implicit order comes with work: a stream that has had none since the legacy stream's is done at once, and what it was
+/// given is not.
+#[test]
+fn memory_for_every_stream_is_waited_for() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions { maximum_bytes: Some(4 * MIB), ..Default::default() });
+    let other = StreamObject::create(0, true).unwrap();
+    let (bytes, mismatches) = (3 * MIB, sim::mismatches());
+    // The thread's stream is known and the legacy one busy.
+    let ptr = pool.allocate_sync(&request(bytes)).unwrap();
+    free(&pool, ptr, bytes, StreamRef::raw(RawStream::PER_THREAD));
+    let ptr = allocate(&pool, bytes, LEGACY).unwrap();
+    use_late(RawStream::LEGACY, ptr, bytes, 1);
+    free(&pool, ptr, bytes, LEGACY);
+    let next = pool.allocate_sync(&request(bytes)).unwrap();
+    assert_eq!(next, ptr, "there is no other memory");
+    overwrite(other.raw(), next, bytes);
+    tenure_core::device::driver().unwrap().device(0).unwrap().synchronize().unwrap();
+    assert_eq!(sim::mismatches(), mismatches, "memory for every stream was still used by the legacy one");
+    free(&pool, next, bytes, object(&other));
+}
