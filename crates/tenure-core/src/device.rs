@@ -14,7 +14,7 @@
 //! small plain block, which the driver makes wait for everything on it.
 
 use tenure_driver::process::{self, Unusable};
-use tenure_driver::{CaptureStatus, Current, Device, Driver, LoadError, RawStream, RelaxedCapture};
+use tenure_driver::{CaptureStatus, Current, Device, Driver, Event, LoadError, RawStream, RelaxedCapture};
 
 use crate::error::{Error, OutOfMemory, Result};
 use crate::resource::{Info, MemoryResource, Request};
@@ -324,7 +324,12 @@ pub fn allocate_then_wait<R: MemoryResource + ?Sized>(resource: &R, request: &Re
     let stream = StreamRef::raw(RawStream::PER_THREAD);
     let ptr = resource.allocate(request, stream)?;
     let waited = match resource.device().filter(|device| *device >= 0).map_or_else(current, Ok) {
-        Ok(device) => wait_stream_on(stream, device),
+        Ok(device) => {
+            // What the memory is ordered after may be implicit, and implicit order comes with work only: a stream that has
+            // had none since is done at once. So something to wait for is put there.
+            let marked = on(device, || Ok(Event::new(driver()?.device(device)?)?.record(stream.raw)?));
+            marked.and_then(|()| wait_stream_on(stream, device))
+        }
         // Host memory where no device is: nothing to wait for.
         Err(Error::NoDevice(_)) => Ok(()),
         Err(e) => Err(e),

@@ -78,7 +78,7 @@ fn another_streams_memory_comes_behind_a_wait_or_a_proof() {
             let raw = full_pool(prefer);
             hand_over(&raw, StreamRef::raw(a.raw()), object(&b), stored(a.raw())).unwrap();
             assert_eq!(raw.info().device_proofs, 1);
-            // Legacy and blocking streams are in implicit order, others are not.
+            // The legacy stream is a stream like any other, blocking or not.
             for pair in [(LEGACY, object(&b)), (object(&a), LEGACY)] {
                 let mixed = full_pool(prefer);
                 hand_over(&mixed, pair.0, pair.1, pair.0).unwrap();
@@ -88,11 +88,12 @@ fn another_streams_memory_comes_behind_a_wait_or_a_proof() {
 }
 
 #[test]
-fn implicit_order_costs_no_wait() {
+fn implicit_order_is_made_explicit() {
     let _machine = machine();
     let _current = current();
     let before = sim::mismatches();
     let blocking = StreamObject::create(0, false).unwrap();
+    // It comes with work only, and who takes the memory may do none: an event is recorded and waited for.
     for (a, b) in [(LEGACY, object(&blocking)), (object(&blocking), LEGACY)] {
         let pool = full_pool(Prefer::Concurrency);
         let first = allocate(&pool, 8 * MIB, a).unwrap();
@@ -105,8 +106,7 @@ fn implicit_order_costs_no_wait() {
         overwrite(b.raw, second, 8 * MIB);
         free(&pool, second, 8 * MIB, b);
         settle();
-        // The legacy stream must have something between the block's former owner and its next one; nobody waits.
-        assert_eq!((records, waits), (1, 0));
+        assert_eq!((records, waits), (1, 1));
     }
     assert_eq!(sim::mismatches(), before);
 }
@@ -451,4 +451,101 @@ fn streams_that_come_and_go_leave_little_behind() {
         pool.deallocate(ptr, 4096, 256, carried).unwrap();
     }
     assert!(records() <= 40, "{} records for 500 streams that are gone", records());
+}
+
+/// A value is given to the next stream when its stream has ended. What was booked with the first and freed on the second by
+/// its value is the second's work, which need not be in implicit order with the legacy stream although the first's was.
+#[test]
+fn a_value_that_is_given_to_another_stream_brings_no_implicit_order() {
+    let _machine = machine();
+    let driver = tenure_core::device::driver().unwrap();
+    let device = driver.device(0).unwrap();
+    let _current = device.enter().unwrap();
+    let pool = pool(PoolOptions { maximum_bytes: Some(4 * MIB), ..Default::default() });
+    let first = tenure_driver::Stream::new(device, false).unwrap();
+    // SAFETY: the stream is alive in the calls that name it by this value.
+    let value = unsafe { first.raw() };
+    let bytes = 3 * MIB;
+    let ptr = allocate(&pool, bytes, StreamRef::raw(value)).unwrap();
+    drop(first);
+    let second = tenure_driver::Stream::new(device, true).unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { second.raw() }, value, "the simulated device gives a value to the next stream");
+    let mismatches = sim::mismatches();
+    let access = |byte| sim::Access::Write { at: ptr, len: bytes as usize, byte };
+    let check = sim::Access::Verify { at: ptr, len: bytes as usize, byte: 1 };
+    sim::launch_for(value.as_raw(), Duration::ZERO, &[access(1)]).unwrap();
+    sim::launch_for(value.as_raw(), Duration::from_millis(50), &[check]).unwrap();
+    free(&pool, ptr, bytes, StreamRef::raw(value));
+    assert_eq!(allocate(&pool, bytes, StreamRef::DEFAULT).unwrap(), ptr, "there is no other memory");
+    sim::launch_for(std::ptr::null_mut(), Duration::ZERO, &[access(2)]).unwrap();
+    device.synchronize().unwrap();
+    assert_eq!(sim::mismatches(), mismatches, "the legacy stream got what the second one still used");
+    free(&pool, ptr, bytes, StreamRef::DEFAULT);
+}
+
+/// The legacy stream and a blocking one are in implicit order through *work*. Where the legacy stream takes a block and
+/// gives it back without any, the next blocking stream is ordered after nothing of the former one.
+#[test]
+fn the_legacy_stream_passes_no_order_on_without_work() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions { maximum_bytes: Some(4 * MIB), ..Default::default() });
+    let (first, second) = (StreamObject::create(0, false).unwrap(), StreamObject::create(0, false).unwrap());
+    let (bytes, mismatches) = (3 * MIB, sim::mismatches());
+    let ptr = allocate(&pool, bytes, object(&first)).unwrap();
+    use_late(first.raw(), ptr, bytes, 1);
+    free(&pool, ptr, bytes, object(&first));
+    let between = allocate(&pool, bytes, LEGACY).unwrap();
+    free(&pool, between, bytes, LEGACY);
+    let next = allocate(&pool, bytes, object(&second)).unwrap();
+    assert_eq!((between, next), (ptr, ptr), "there is no other memory");
+    overwrite(second.raw(), next, bytes);
+    tenure_core::device::driver().unwrap().device(0).unwrap().synchronize().unwrap();
+    assert_eq!(sim::mismatches(), mismatches, "the second stream got what the first one still used");
+    free(&pool, next, bytes, object(&second));
+}
+
+/// Implicit order comes with work: a stream that has had none since the legacy stream's is done at once, and what it was
+/// given is not.
+#[test]
+fn memory_for_every_stream_is_waited_for() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions { maximum_bytes: Some(4 * MIB), ..Default::default() });
+    let other = StreamObject::create(0, true).unwrap();
+    let (bytes, mismatches) = (3 * MIB, sim::mismatches());
+    // The thread's stream is known and the legacy one busy.
+    let ptr = pool.allocate_sync(&request(bytes)).unwrap();
+    free(&pool, ptr, bytes, StreamRef::raw(RawStream::PER_THREAD));
+    let ptr = allocate(&pool, bytes, LEGACY).unwrap();
+    use_late(RawStream::LEGACY, ptr, bytes, 1);
+    free(&pool, ptr, bytes, LEGACY);
+    let next = pool.allocate_sync(&request(bytes)).unwrap();
+    assert_eq!(next, ptr, "there is no other memory");
+    overwrite(other.raw(), next, bytes);
+    tenure_core::device::driver().unwrap().device(0).unwrap().synchronize().unwrap();
+    assert_eq!(sim::mismatches(), mismatches, "memory for every stream was still used by the legacy one");
+    free(&pool, next, bytes, object(&other));
+}
+
+/// A stream that was given what the legacy stream let go of has had no work: the host that waits for it waits for nothing,
+/// unless the pool made it wait.
+#[test]
+fn a_host_that_waits_for_the_new_owner_waits_for_the_old_one() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions { maximum_bytes: Some(4 * MIB), ..Default::default() });
+    let (blocking, other) = (StreamObject::create(0, false).unwrap(), StreamObject::create(0, true).unwrap());
+    let (bytes, mismatches) = (3 * MIB, sim::mismatches());
+    let ptr = allocate(&pool, bytes, LEGACY).unwrap();
+    use_late(RawStream::LEGACY, ptr, bytes, 1);
+    free(&pool, ptr, bytes, LEGACY);
+    let next = allocate(&pool, bytes, object(&blocking)).unwrap();
+    assert_eq!(next, ptr, "there is no other memory");
+    tenure_core::ops::synchronize(object(&blocking), 0).unwrap();
+    overwrite(other.raw(), next, bytes);
+    settle();
+    assert_eq!(sim::mismatches(), mismatches, "the legacy stream still used it");
+    free(&pool, next, bytes, object(&other));
 }

@@ -52,7 +52,6 @@ const KINDS: [&str; 42] = [
     "cuStreamCreate",
     "cuStreamDestroy",
     "cuStreamGetCtx",
-    "cuStreamGetFlags",
     "cuStreamGetId",
     "cuStreamIsCapturing",
     "cuStreamQuery",

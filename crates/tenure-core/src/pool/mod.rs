@@ -142,11 +142,11 @@ impl State {
     }
 
     /// The record of an identity, made if need be.
-    fn record(&mut self, key: Key, raw: tenure_driver::RawStream, blocking: bool) -> u32 {
+    fn record(&mut self, key: Key, raw: tenure_driver::RawStream) -> u32 {
         if let Some(record) = self.records.find(key) {
             return record;
         }
-        let record = self.records.add(key, raw, blocking, &self.place);
+        let record = self.records.add(key, raw, &self.place);
         match self.sole {
             // A raw stream that comes after others will go as they did: what is proven must not be its alone.
             None if self.records.len() == 1

@@ -58,34 +58,21 @@ impl Pool {
         ))
     }
 
-    /// What a record of the asker needs to know: whether its stream is in implicit order with the legacy one. Asked of the
-    /// driver once per identity, outside the lock.
+    /// Who asks, as far as a record of it can be made. Whose device a raw value belongs to is asked once per identity,
+    /// outside the lock.
     ///
     /// # Errors
     /// A stream of another device; what the driver says.
     pub(super) fn asker(&self, who: &Who<'_>) -> Result<Option<Asker>> {
         let Some(key) = who.key else { return Ok(None) };
         let raw = who.stream.raw;
-        {
-            let state = self.lock();
-            if let Some(record) = state.records.find(key).and_then(|r| state.records.get(r)) {
-                return Ok(Some(Asker { key, raw, blocking: record.blocking }));
+        if matches!(key, Key::Raw(_)) && self.lock().records.find(key).is_none() {
+            let device = crate::device::driver()?.device_of(raw)?;
+            if device != self.device {
+                return Err(self.other_device(device));
             }
         }
-        let blocking = match key {
-            Key::Legacy | Key::PerThread(_) => true,
-            Key::Object(_) | Key::Raw(_) => {
-                let driver = crate::device::driver()?;
-                if who.stream.object.is_none() {
-                    let device = driver.device_of(raw)?;
-                    if device != self.device {
-                        return Err(self.other_device(device));
-                    }
-                }
-                !driver.stream_is_non_blocking(raw)?
-            }
-        };
-        Ok(Some(Asker { key, raw, blocking }))
+        Ok(Some(Asker { key, raw }))
     }
 
     /// Finds what a free names and checks it.
@@ -177,13 +164,12 @@ impl Pool {
 pub(super) struct Asker {
     key: Key,
     pub(super) raw: RawStream,
-    pub(super) blocking: bool,
 }
 
 impl State {
     /// The asker's record. Looked up again under every lock: between two of them it may have been dropped as unused.
     pub(super) fn record_of(&mut self, asker: &Asker) -> u32 {
-        self.record(asker.key, asker.raw, asker.blocking)
+        self.record(asker.key, asker.raw)
     }
 }
 
@@ -286,7 +272,7 @@ impl MemoryResource for Pool {
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
         let record = match (state.records.find(key), key) {
             (Some(record), _) => record,
-            (None, Key::Legacy | Key::PerThread(_)) => state.record(key, stream.raw, true),
+            (None, Key::Legacy | Key::PerThread(_)) => state.record(key, stream.raw),
             (None, _) => return Err(Error::WouldBlock),
         };
         let tags = state.records.tags(record);
@@ -307,7 +293,7 @@ impl MemoryResource for Pool {
         let entry = self.checked(&state, ptr, request)?;
         let tag = match Self::tag_known(&state, &entry, request, stream) {
             Some(tag) => tag,
-            None if stream.raw.is_legacy() => cur(state.record(Key::Legacy, stream.raw, true)),
+            None if stream.raw.is_legacy() => cur(state.record(Key::Legacy, stream.raw)),
             None => return Err(Error::WouldBlock),
         };
         self.free_checked(&mut state, &entry, tag, ptr, request)?;

@@ -214,7 +214,7 @@ impl Pool {
     /// One step. Those that change little lastingly are taken so often only.
     fn step(&self, rung: Rung, climb: &mut Climb<'_>) -> Result<Step> {
         match rung {
-            AtHand => self.at_hand(climb),
+            AtHand => Ok(self.at_hand(climb)),
             Harvest if !std::mem::replace(&mut climb.harvested, true) => self.harvest(climb),
             Aged if !std::mem::replace(&mut climb.aged, true) => self.prove_aged(climb),
             Drain if !std::mem::replace(&mut climb.drained, true) && self.drain(Which::All) => {
@@ -248,30 +248,14 @@ impl Pool {
         }
     }
 
-    fn at_hand(&self, climb: &Climb<'_>) -> Result<Step> {
+    fn at_hand(&self, climb: &Climb<'_>) -> Step {
         let mut state = self.lock();
         let (tags, stamp) = Self::stamp(&mut state, climb.asker());
         if let Some(offset) = state.take_drained(climb.request, &tags, stamp) {
             drop(state);
-            return Ok(Step::Served(self.pages.ptr_of(offset)));
+            return Step::Served(self.pages.ptr_of(offset));
         }
-        // The legacy stream is in implicit order with every blocking one. But whoever gets the memory from it next is in
-        // order with the one before only if something ran on the legacy stream in between, and its owner may do nothing.
-        const NONE: Step = Step::Nothing("no block is large enough");
-        let Some(legacy) = climb.asker().filter(|asker| asker.raw.is_legacy()) else { return Ok(NONE) };
-        let record = state.record_of(legacy);
-        let tags = state.records.all_tags(record);
-        let Some(offset) = state.take_drained(climb.request, &tags, stamp) else { return Ok(NONE) };
-        drop(state);
-        let between = self.checkpoint(legacy.raw);
-        if matches!(between, Ok(Some(_))) {
-            return Ok(Step::Served(self.pages.ptr_of(offset)));
-        }
-        let mut state = self.lock();
-        if let Ok(entry) = state.place.entry(offset) {
-            state.place.free(&entry, UNPROVEN);
-        }
-        between.map(|_| Step::Nothing("a stream that synchronises with the legacy stream is capturing"))
+        Step::Nothing("no block is large enough")
     }
 
     fn anywhere(&self, climb: &Climb<'_>) -> Step {

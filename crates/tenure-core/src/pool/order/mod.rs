@@ -11,9 +11,9 @@
 //!                    -----> UNPROVEN ---device proof---> PROVEN
 //! ```
 //!
-//! A [`Record`] stands for one stream identity; its two tags are what the placer knows of it. The legacy stream and the
-//! blocking streams of its device are in implicit order, so that each may have the other's blocks without a wait, once an
-//! event on the legacy stream stands between them.
+//! A [`Record`] stands for one stream identity; its two tags are what the placer knows of it. The implicit order between the
+//! legacy stream and the blocking streams of its device counts for nothing here: it comes with *work* only, and memory may go
+//! through hands that do none (taken on one stream, given back unused on another; or taken, waited for and used elsewhere).
 //!
 //! **Invariants**
 //! * I7: an event is recorded after every free that its tag covers: sealing happens under the pool's lock, recording after.
@@ -51,8 +51,6 @@ const MANY: usize = 64;
 pub(super) struct Record {
     pub(super) key: Key,
     pub(super) raw: RawStream,
-    /// In implicit order with the legacy stream.
-    pub(super) blocking: bool,
     /// The stream has ended: nothing may name it.
     pub(super) closed: bool,
     /// Calls under way that name the stream to the driver without carrying it.
@@ -154,12 +152,12 @@ impl Records {
     }
 
     /// Adds a record for an identity that has none.
-    pub(super) fn add(&mut self, key: Key, raw: RawStream, blocking: bool, place: &Place) -> u32 {
+    pub(super) fn add(&mut self, key: Key, raw: RawStream, place: &Place) -> u32 {
         if self.len() >= MANY {
             self.retire(place);
         }
         let (seen, since) = (Cell::new(true), Instant::now());
-        let record = Record { key, raw, blocking, closed: false, pins: 0, sealed: None, seen, since, magazines: 0 };
+        let record = Record { key, raw, closed: false, pins: 0, sealed: None, seen, since, magazines: 0 };
         let number = match self.spare.pop() {
             Some(number) => {
                 self.entries[number as usize] = Some(record);
@@ -215,37 +213,12 @@ impl Records {
         }
     }
 
-    /// What the stream of a record may take at once: its own, what is proven, and of what is in implicit order with it what
-    /// an event on the legacy stream covers.
+    /// What the stream of a record may take at once: its own and what is proven.
     #[inline]
     pub(super) fn tags(&self, record: u32) -> Tags {
         if let Some(record) = self.get(record) {
             record.seen.set(true);
         }
-        let mut tags = Tags::new();
-        tags.extend([cur(record), sealed(record), PROVEN]);
-        // Implicit order is made by work on the legacy stream, not by its name: what was freed there after use on a third
-        // stream is in order with this one only once something was recorded on it, as for what its event covers.
-        if let Some(legacy) = self.legacy
-            && legacy != record
-            && self.get(record).is_some_and(|r| r.blocking)
-            && self.get(legacy).is_some_and(|l| l.sealed.is_some())
-        {
-            tags.push(sealed(legacy));
-        }
-        tags
-    }
-
-    /// [`Records::tags`], and for the legacy stream those of every blocking stream.
-    pub(super) fn all_tags(&self, record: u32) -> Tags {
-        let mut tags = self.tags(record);
-        if self.legacy == Some(record) {
-            for (other, entry) in self.iter() {
-                if other != record && entry.blocking {
-                    tags.extend([cur(other), sealed(other)]);
-                }
-            }
-        }
-        tags
+        Tags::from_slice(&[cur(record), sealed(record), PROVEN])
     }
 }
