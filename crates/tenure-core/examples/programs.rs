@@ -122,9 +122,9 @@ fn run(options: &Options, start: Instant) -> Counts {
             threads::run(seed, 2 + seed as usize % 2)
         } else {
             let program = generate::program(seed);
-            crew.run(&program).map_err(|_| {
+            crew.run(&program).map_err(|whole| {
                 let (small, error) = shrink(&mut crew, program);
-                format!("seed {seed}: {error}\n    {}", text(&small))
+                format!("seed {seed}: {whole}\nshrunk: {error}\n    {}", text(&small))
             })
         };
         match done {

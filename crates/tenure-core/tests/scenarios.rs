@@ -16,7 +16,7 @@ use tenure_driver::sim;
 
 /// The kinds of call that the scenarios make together. What a process asks once, at its first use of a device, is in
 /// [`first_use_may_fail_at_each_call`].
-const KINDS: [&str; 42] = [
+const KINDS: [&str; 41] = [
     "cuCtxGetCurrent",
     "cuCtxGetId",
     "cuCtxPopCurrent",
