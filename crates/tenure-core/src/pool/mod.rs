@@ -33,6 +33,7 @@
 mod at_hand;
 mod cache;
 mod ladder;
+mod many;
 mod options;
 mod order;
 mod pages;
