@@ -19,6 +19,7 @@ mod guard;
 mod handles;
 mod instance;
 mod library;
+mod many;
 mod resource;
 mod sim;
 mod slab;

@@ -2,7 +2,7 @@
 
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
-use crate::{buffer::*, current::*, device::*, library::*, resource::*, sim::*};
+use crate::{buffer::*, current::*, device::*, library::*, many::*, resource::*, sim::*};
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
 pub(crate) static TABLE: tenure_api = tenure_api {
@@ -104,4 +104,8 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     sim_active: tenure_sim_active,
     sim_set_memory: tenure_sim_set_memory,
     device_used: tenure_device_used,
+    allocate_many: tenure_allocate_many,
+    deallocate_many: tenure_deallocate_many,
+    buffer_create_many: tenure_buffer_create_many,
+    note_sync: tenure_note_sync,
 };

@@ -168,6 +168,14 @@ impl Error {
             other => other,
         }
     }
+
+    /// [`inner`](Self::inner), to take its payload.
+    pub fn inner_mut(&mut self) -> &mut Self {
+        match self {
+            Self::OneOf(one) => one.error.inner_mut(),
+            other => other,
+        }
+    }
 }
 
 impl From<DriverError> for Error {

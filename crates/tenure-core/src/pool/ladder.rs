@@ -147,7 +147,7 @@ impl Pool {
     // ------------------------------------------------------------------------------------------------------- proofs
 
     /// Records an event on a stream, unless it is capturing: before, or by the time the event is recorded.
-    fn checkpoint(&self, raw: RawStream) -> Result<Option<Arc<Event>>> {
+    pub(super) fn checkpoint(&self, raw: RawStream) -> Result<Option<Arc<Event>>> {
         let driver = crate::device::driver()?;
         let device = driver.device(self.device)?;
         let capturing = || -> Result<bool> {

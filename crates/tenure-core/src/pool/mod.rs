@@ -34,6 +34,7 @@ mod at_hand;
 mod cache;
 mod ladder;
 mod many;
+mod note;
 mod options;
 mod order;
 mod pages;

@@ -364,6 +364,14 @@ impl MemoryResource for Pool {
         }
     }
 
+    fn stream_synchronized(&self, stream: StreamRef<'_>, thoroughly: bool) -> Result<()> {
+        self.note_stream(stream, thoroughly)
+    }
+
+    fn device_synchronized(&self, device: i32) -> Result<()> {
+        if device == self.device { self.note_device() } else { Ok(()) }
+    }
+
     fn stream_closing(&self, stream: StreamRef<'_>) {
         self.close_stream(stream);
     }

@@ -239,11 +239,20 @@ pub trait MemoryResource: Send + Sync + 'static {
         None
     }
 
-    /// The host has waited for `stream`, as somebody says, who carries it: what was freed on it may be anybody's now.
+    /// The host has waited for `stream`, as somebody says who carries it: what was freed on it may be anybody's now.
+    /// `thoroughly`: they say so for the sake of that; else it is a by-product of a wait, and must cost next to nothing.
     ///
     /// # Errors
     /// What the driver says.
-    fn stream_synchronized(&self, _stream: StreamRef<'_>) -> Result<()> {
+    fn stream_synchronized(&self, _stream: StreamRef<'_>, _thoroughly: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// The host has waited for all of `device`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn device_synchronized(&self, _device: i32) -> Result<()> {
         Ok(())
     }
 

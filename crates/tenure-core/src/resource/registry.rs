@@ -300,10 +300,10 @@ pub(crate) fn stream_closing(stream: StreamRef<'_>) {
 }
 
 /// Tells every resource that the host has waited for `stream`. All of them hear it; the first failure is returned.
-pub(crate) fn stream_synchronized(stream: StreamRef<'_>) -> Result<()> {
+pub(crate) fn stream_synchronized(stream: StreamRef<'_>, thoroughly: bool) -> Result<()> {
     let mut result = Ok(());
     for_each(|resource| {
-        if let Err(error) = resource.body().stream_synchronized(stream)
+        if let Err(error) = resource.body().stream_synchronized(stream, thoroughly)
             && result.is_ok()
         {
             result = Err(error);
