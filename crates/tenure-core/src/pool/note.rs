@@ -14,6 +14,8 @@
 //! that it is idle itself says nothing of that user. An event on it does, as does one on the legacy stream, which is a barrier
 //! for all blocking streams and is recorded only where somebody asks for just that.
 //!
+//! **Not here**: that one *stream* has waited for another is not known to the pool. See docs/design/pool.md.
+//!
 //! **Cost**: while one stream only has been seen, one lock. Else one or two questions, and an event where the stream is not
 //! idle; a look at each thread's desk.
 
