@@ -300,6 +300,30 @@ fn whatever_driver_call_fails_nothing_is_lost() {
 }
 
 #[test]
+fn peaks_are_those_of_what_was_live() {
+    let _machine = machine();
+    let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+    let pool = made(PoolOptions::default());
+    // Grown, at hand, refilled; freed into the desk, and on a stream that the desk does not know.
+    for freed_on in [object(&a), object(&b), StreamRef::raw(b.raw()), object(&a)] {
+        let ptrs = take(&pool, &SIZES, object(&a));
+        let info = pool.body().info();
+        assert_eq!(info.peak_live_bytes, info.live_bytes);
+        pool.deallocate_many(&ptrs, &SIZES, 256, freed_on).unwrap();
+    }
+    // More than before, from what is there: no growth counts these. Nobody looks while they are live.
+    let sizes = [[256; 40], [700; 40]].concat();
+    let ptrs = take(&pool, &sizes, object(&a));
+    pool.deallocate_many(&ptrs, &sizes, 256, object(&a)).unwrap();
+    let ptrs = [take(&pool, &SIZES, object(&a)), take(&pool, &sizes, object(&a))].concat();
+    pool.deallocate_many(&ptrs, &[&SIZES[..], &sizes].concat(), 256, object(&b)).unwrap();
+    let other = made(PoolOptions::default());
+    let ptrs = [take(&other, &SIZES, object(&a)), take(&other, &sizes, object(&a))].concat();
+    assert_eq!(pool.body().info().peak_live_bytes, other.body().info().live_bytes);
+    other.deallocate_many(&ptrs, &[&SIZES[..], &sizes].concat(), 256, object(&a)).unwrap();
+}
+
+#[test]
 fn adaptors_count_each_block() {
     let _machine = machine();
     let statistics = resource(Statistics::new(made(PoolOptions::default())));

@@ -200,6 +200,8 @@ fn whatever_fails_all_stays_as_it_was() {
                     failures += u32::from(result.is_err());
                     assert_eq!(pool.info(), before, "{call} {after}");
                     assert_eq!(take(&pool, b), ptr);
+                    // An object can be asked later: nothing was hidden from that.
+                    assert!(raw || pool.info().device_proofs == 0, "{call} {after}");
                     tenure_core::device::prove(0).unwrap();
                     pool.check().unwrap();
                 }
