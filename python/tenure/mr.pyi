@@ -64,9 +64,7 @@ class DeviceMemoryResource:
     def deallocate(self, ptr: _Address, nbytes: _Size, stream: _AnyStream | None = None, alignment: int = 256) -> None:
         """Frees in the order of ``stream``. What does not fit (address, size, alignment, resource, freed already) is an
         ``OwnershipError`` and nothing happens."""
-    def allocate_many(
-        self, sizes: Iterable[_Size], stream: _AnyStream | None = None, alignment: int = 256
-    ) -> list[int]:
+    def allocate_many(self, sizes: Iterable[_Size], stream: _AnyStream | None = None, alignment: int = 256) -> list[int]:
         """Allocates one block for each of ``sizes`` in one call: all of them, or an exception and none. 0 bytes are address 0.
         Each is a block like any other."""
     def deallocate_many(

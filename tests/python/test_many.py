@@ -161,7 +161,7 @@ def test_threads_take_batches_of_one_pool(pool):
             for _ in range(30):
                 ptrs = pool.allocate_many([500] * 20, stream)
                 pool.deallocate_many(ptrs, [500] * 20, stream)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             failed.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
