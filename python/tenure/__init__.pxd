@@ -309,7 +309,7 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*allocate_many)(
             tenure_resource resource, size_t count, const size_t *bytes, size_t alignment, tenure_stream stream, void **out) noexcept nogil
         tenure_status (*deallocate_many)(
-            tenure_resource resource, size_t count, void *const *ptrs, const size_t *bytes, size_t alignment, tenure_stream stream,
+            tenure_resource resource, size_t count, void **ptrs, const size_t *bytes, size_t alignment, tenure_stream stream,
             size_t *wrong) noexcept nogil
         tenure_status (*buffer_create_many)(
             size_t count, const size_t *bytes, size_t alignment, tenure_stream stream, tenure_resource resource, tenure_buffer *out) noexcept nogil

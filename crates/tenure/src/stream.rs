@@ -293,7 +293,7 @@ impl<'a> StreamRef<'a> {
     /// the stream is idle, and where it is not, all stays as it was.
     ///
     /// # Errors
-    /// A fault of the device; [`Error::Load`] without a library.
+    /// A fault of the device; [`Error::Load`](crate::Error::Load) without a library.
     pub fn note_sync(self) -> Result<()> {
         let api = api()?;
         // SAFETY: the stream is alive during 'a.
