@@ -8,7 +8,7 @@
 
 export VENV PYTHON ONLY V
 .DEFAULT_GOAL := help
-.PHONY: help doctor lib demo test wheel gpu-bundle bench soak format clean
+.PHONY: help doctor lib demo test wheel gpu-bundle bench soak mutants format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -31,11 +31,14 @@ wheel: ## one wheel in dist/, installed and tried in a fresh environment of each
 gpu-bundle: ## target/gpu-bundle: everything to test and measure on a machine with an NVIDIA GPU and no Rust
 	@tools/doctor --quiet && tools/gpu-bundle
 
-bench: lib ## the first costs, each beside a reference measured in the same run
+bench: lib ## what operations cost, each beside a reference measured in the same run
 	@$$(tools/venv) -m tenure bench $(BENCH)
 
-soak: lib ## random long scenarios with a failing driver, for as long as SOAK_SECONDS says (default 600)
+soak: lib ## random programs and scenarios with a failing driver, for as long as SOAK_SECONDS says (default 600)
 	@ci/soak
+
+mutants: ## each rule of the pool taken out in turn: a test must notice
+	@ci/mutants
 
 format: ## rewrites Rust and Python sources in the project's format
 	@tools/format

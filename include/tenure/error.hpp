@@ -56,6 +56,10 @@ struct error_details {
   std::uint64_t owner{};                        ///< Ownership: the id of the owner, 0 when unknown.
   std::uint64_t owner_bytes{};                  ///< Ownership: the size of the block, 0 when unknown.
   std::uint32_t misuse_kind{};                  ///< Ownership: `tenure_error::misuse_kind`.
+  std::uint64_t cached{};                       ///< Out of memory: held by the resource and not handed out.
+  std::uint64_t unproven{};                     ///< Out of memory: what of it waits for the device before other streams may have it.
+  std::string pending{};                        ///< Out of memory: the streams that hold most of it, for people.
+  std::string tried{};                          ///< Out of memory: what was tried and what came of it, for people.
 };
 
 /** What all exceptions of the library have. Not a `std::exception` itself: each kind is one by its other base. */
@@ -228,6 +232,10 @@ inline std::string text(char const* from) { return from != nullptr ? std::string
   details.owner        = raw.owner;
   details.owner_bytes  = raw.owner_bytes;
   details.misuse_kind  = raw.misuse_kind;
+  details.cached       = raw.cached;
+  details.unproven     = raw.unproven;
+  details.pending      = text(raw.pending);
+  details.tried        = text(raw.tried);
   raise(std::move(details));
 }
 

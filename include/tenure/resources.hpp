@@ -15,6 +15,7 @@
 
 #include <tenure/resource.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -63,7 +64,7 @@ struct async_options {
 /** Stream-ordered memory from a driver pool of its own. */
 class cuda_async_memory_resource : public resource {
  public:
-  static constexpr std::string_view kind_name = "async";
+  static constexpr std::string_view kind_name = "cuda_async";
 
   /** How the pool can be given to another process. */
   enum class allocation_handle_type : std::uint32_t { none = 0, posix_file_descriptor = 1, fabric = 8 };
@@ -111,7 +112,7 @@ class cuda_async_memory_resource : public resource {
 /** Stream-ordered memory from somebody else's driver pool, which must outlive this resource and its buffers. */
 class cuda_async_view_memory_resource : public resource {
  public:
-  static constexpr std::string_view kind_name = "async_view";
+  static constexpr std::string_view kind_name = "cuda_async_view";
 
   /** Empty. */
   cuda_async_view_memory_resource() noexcept = default;
@@ -143,6 +144,10 @@ struct pool_options {
   bool assume_no_capture{false};                   ///< A promise: no stream that is passed is ever capturing.
   bool plain_chunks{false};                        ///< Chunks of the upstream even where ranges could be mapped.
   cuda_device_id device{};                         ///< The device; left out: the current one.
+  bool remap{true};                                ///< Idle pages may be mapped a second time where a larger range is needed.
+  bool grow_ahead{false};                          ///< A thread of the library grows the pool after it had to grow.
+  std::chrono::milliseconds decay{0};              ///< Pages idle for so long are given back by themselves. 0: never.
+  std::size_t chunk_size{0};                       ///< The unit of growth, a power of two of 2 MiB to 1 GiB. 0: what suits.
 };
 
 /** A pool over an upstream. */
@@ -167,6 +172,10 @@ class pool_memory_resource : public resource {
 
   /** Bytes that the pool holds from its upstream. */
   [[nodiscard]] std::size_t pool_size() const { return static_cast<std::size_t>(property("pool_size")); }
+  /** Whether it maps address ranges of its own. If not, it takes chunks through its upstream. */
+  [[nodiscard]] bool own_ranges() const { return property("own_ranges") != 0; }
+  /** Bytes of them that belong to captured graphs. */
+  [[nodiscard]] std::size_t graph_bytes() const { return static_cast<std::size_t>(property("graph_bytes")); }
 
  private:
   static pool_options sizes(std::size_t initial, std::optional<std::size_t> maximum)
@@ -191,6 +200,10 @@ class pool_memory_resource : public resource {
     raw.prefer_footprint  = options.prefer_footprint ? 1 : 0;
     raw.assume_no_capture = options.assume_no_capture ? 1 : 0;
     raw.plain_chunks      = options.plain_chunks ? 1 : 0;
+    raw.no_remap          = options.remap ? 0 : 1;
+    raw.grow_ahead        = options.grow_ahead ? 1 : 0;
+    raw.decay_ms          = options.decay.count() > 0 ? static_cast<std::uint64_t>(options.decay.count()) : 0;
+    raw.chunk_bytes       = options.chunk_size;
     tenure_resource made  = TENURE_RESOURCE_NULL;
     ::tenure::detail::check(TENURE_DETAIL_CALL(pool_create)(upstream.handle(), &raw, &made));
     return made;

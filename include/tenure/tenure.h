@@ -314,6 +314,22 @@ typedef struct tenure_error {
    * alignment, 6 double free.
    */
   uint32_t misuse_kind;
+  /**
+   * Out of memory: bytes the resource holds and has not handed out.
+   */
+  uint64_t cached;
+  /**
+   * Out of memory: bytes of them that other streams may not have before the device is waited for.
+   */
+  uint64_t unproven;
+  /**
+   * Out of memory: the streams that hold most of what is cached, and how much; empty when none does.
+   */
+  const char *pending;
+  /**
+   * Out of memory: what was tried, in order, and what came of it; empty when nothing could help.
+   */
+  const char *tried;
 } tenure_error;
 
 /**
@@ -509,6 +525,25 @@ typedef struct tenure_pool_options {
    * 1: take plain chunks from the upstream even where the pool could map address ranges of its own.
    */
   uint32_t plain_chunks;
+  /**
+   * 1: idle pages are never mapped a second time where a larger range is needed. For users whose
+   * network cards keep what they know of an address.
+   */
+  uint32_t no_remap;
+  /**
+   * 1: a thread of the library grows the pool after it had to grow, so that nobody waits for the
+   * next growth.
+   */
+  uint32_t grow_ahead;
+  /**
+   * Pages that have been idle for so many milliseconds are given back by themselves. 0: never.
+   */
+  uint64_t decay_ms;
+  /**
+   * The unit of growth, and the largest piece that is mapped or given back as a whole: a power of
+   * two of 2 MiB to 1 GiB. 0: what suits the size of the pool.
+   */
+  uint64_t chunk_bytes;
 } tenure_pool_options;
 
 /**
@@ -779,6 +814,118 @@ struct tenure_buffer_view {
 typedef int32_t (*tenure_progress_fn)(void *context, uint64_t done, uint64_t total);
 
 /**
+ * How a resource of blocks of one size is made. Zero the structure, set `size` and what you care
+ * about.
+ */
+typedef struct tenure_fixed_size_options {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * Bytes of a block, rounded up to a multiple of 256. 0: 1 MiB.
+   */
+  uint64_t block_size;
+  /**
+   * Blocks taken at construction, at once or an error, and as many at a time later. 0: none at
+   * first, and one after the other.
+   */
+  uint64_t blocks_to_preallocate;
+  /**
+   * The device, or -1 for the current one.
+   */
+  int32_t device;
+  /**
+   * For later: leave it 0.
+   */
+  uint32_t unused;
+} tenure_fixed_size_options;
+
+/**
+ * How a resource of bins is made. Zero the structure, set `size` and what you care about.
+ */
+typedef struct tenure_binning_options {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * 1: a bin of 2^n bytes for each n from `min_size_exponent` to `max_size_exponent`, unless both
+   * are -1. 0: no bins at first.
+   */
+  uint32_t has_exponents;
+  /**
+   * The exponent of the smallest bin.
+   */
+  int32_t min_size_exponent;
+  /**
+   * The exponent of the largest bin.
+   */
+  int32_t max_size_exponent;
+  /**
+   * The device of the bins that are made here, or -1 for the current one.
+   */
+  int32_t device;
+} tenure_binning_options;
+
+/**
+ * How an arena is made. Zero the structure, set `size` and what you care about.
+ */
+typedef struct tenure_arena_options {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * Bytes of the arena, taken at construction, at once or an error. 0: half of what is free on the
+   * device.
+   */
+  uint64_t arena_size;
+  /**
+   * The device, or -1 for the current one.
+   */
+  int32_t device;
+  /**
+   * 1: each request that cannot be served leaves the state of the arena in
+   * `tenure_arena_memory_dump.log` in the working directory.
+   */
+  uint32_t dump_log_on_failure;
+} tenure_arena_options;
+
+/**
+ * Called when a pool is about to fail for want of `bytes` bytes on `device`: without a lock, on
+ * any thread, perhaps on several at once. It frees what it can, writes how many bytes to
+ * `released`, and may call any function of the library; what fails in here calls nobody. A
+ * function that fails calls `tenure_error_set` and returns the status, which is noted and stops
+ * nothing.
+ */
+typedef tenure_status (*tenure_low_memory_fn)(void *context,
+                                              int32_t device,
+                                              uint64_t bytes,
+                                              uint64_t *released);
+
+/**
+ * A function that is asked for memory when a pool is about to fail.
+ */
+typedef uint64_t tenure_low_memory_hook;
+
+/**
+ * A name for memory that graphs share which never run at once. Given back with
+ * `tenure_shared_arena_release`.
+ */
+typedef uint64_t tenure_shared_arena;
+
+/**
+ * A scope around captures of a stream.
+ */
+typedef uint64_t tenure_capture_scope;
+
+/**
+ * A graph of `tenure_sim_capture_end`. Given back with `tenure_sim_graph_destroy`.
+ */
+typedef uint64_t tenure_graph;
+
+/**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
  * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
  * beyond `size` is not there.
@@ -949,6 +1096,37 @@ typedef struct tenure_api {
   tenure_status (*sim_active)(uint32_t *out);
   tenure_status (*sim_set_memory)(int32_t device, uint64_t memory_bytes);
   tenure_status (*device_used)(int32_t device, uint64_t *out);
+  tenure_status (*fixed_size_create)(tenure_resource upstream,
+                                     const struct tenure_fixed_size_options *options,
+                                     tenure_resource *out);
+  tenure_status (*binning_create)(tenure_resource upstream,
+                                  const struct tenure_binning_options *options,
+                                  tenure_resource *out);
+  tenure_status (*binning_add_bin)(tenure_resource binning,
+                                   uint64_t allocation_size,
+                                   tenure_resource bin_resource);
+  tenure_status (*binning_bin)(tenure_resource binning,
+                               uint32_t index,
+                               uint64_t *allocation_size,
+                               tenure_resource *out);
+  tenure_status (*arena_create)(tenure_resource upstream,
+                                const struct tenure_arena_options *options,
+                                tenure_resource *out);
+  tenure_status (*low_memory_add)(tenure_low_memory_fn hook,
+                                  struct tenure_owner owner,
+                                  tenure_low_memory_hook *out);
+  tenure_status (*low_memory_remove)(tenure_low_memory_hook hook);
+  tenure_status (*low_memory)(int32_t device, uint64_t bytes, uint64_t *released);
+  tenure_status (*shared_arena_create)(tenure_shared_arena *out);
+  tenure_status (*shared_arena_release)(tenure_shared_arena arena);
+  tenure_status (*capture_scope_enter)(struct tenure_stream stream,
+                                       tenure_shared_arena arena,
+                                       tenure_capture_scope *out);
+  tenure_status (*capture_scope_exit)(tenure_capture_scope scope);
+  tenure_status (*sim_capture_begin)(struct tenure_stream stream, uint32_t mode);
+  tenure_status (*sim_capture_end)(struct tenure_stream stream, tenure_graph *out);
+  tenure_status (*sim_graph_launch)(tenure_graph graph, struct tenure_stream stream);
+  tenure_status (*sim_graph_destroy)(tenure_graph graph);
   tenure_status (*allocate_many)(tenure_resource resource,
                                  size_t count,
                                  const size_t *bytes,
@@ -1547,8 +1725,9 @@ tenure_status tenure_buffer_record_stream(tenure_buffer buffer,
 
 /**
  * Replays a log. `options` is JSON: `{"log": PATH, "resource": "cuda"|"async"|"pool"|"pool:SIZE",
- * "repeat": N, "html": PATH or absent}`. The answer is JSON with the fields that `tenure replay
- * --json` prints.
+ * "repeat": N, "html": PATH or absent}`, and `"threads": true` for a thread for each thread of the
+ * log, `"smallest": true` for the smallest fixed pool that it fits. The answer is JSON with the
+ * fields that `tenure replay --json` prints.
  */
 tenure_status tenure_replay(const char *options,
                             tenure_progress_fn progress,
@@ -1605,6 +1784,125 @@ tenure_status tenure_sim_set_memory(int32_t device, uint64_t memory_bytes);
  * Bytes live on the device: what is handed out by the driver.
  */
 tenure_status tenure_device_used(int32_t device, uint64_t *out);
+
+/* ---- resources that sort requests by size, and the arena ------------------------------------- */
+
+/**
+ * Blocks of one size over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one). What is larger
+ * than a block is `TENURE_ERROR_INVALID_ARGUMENT`. `options` may be null: 128 blocks of 1 MiB.
+ */
+tenure_status tenure_fixed_size_create(tenure_resource upstream,
+                                       const struct tenure_fixed_size_options *options,
+                                       tenure_resource *out);
+
+/**
+ * Sends each request to the smallest bin that is large enough, and what no bin takes to `upstream`
+ * (`TENURE_RESOURCE_CURRENT`: the current one). `options` may be null: no bins at first.
+ */
+tenure_status tenure_binning_create(tenure_resource upstream,
+                                    const struct tenure_binning_options *options,
+                                    tenure_resource *out);
+
+/**
+ * Adds a bin for requests of up to `allocation_size` bytes (rounded up to a multiple of 256), at
+ * any time. `bin_resource` serves it and is held; `TENURE_RESOURCE_NULL` makes a fixed-size
+ * resource with blocks of that size over the upstream, which takes nothing before its first use. A
+ * size that has a bin keeps it: without a resource nothing is done then, with one it is an error.
+ */
+tenure_status tenure_binning_add_bin(tenure_resource binning,
+                                     uint64_t allocation_size,
+                                     tenure_resource bin_resource);
+
+/**
+ * A bin, by its place in the order of sizes: the size up to which it serves in `allocation_size`
+ * (may be null) and a reference to its resource in `out`. Beyond the last one:
+ * `TENURE_RESOURCE_NULL`, 0 and `TENURE_OK`.
+ */
+tenure_status tenure_binning_bin(tenure_resource binning,
+                                 uint32_t index,
+                                 uint64_t *allocation_size,
+                                 tenure_resource *out);
+
+/**
+ * An arena over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one): memory of one size, taken
+ * at once, that many threads and streams share. `options` may be null: half of what is free on the
+ * current device.
+ */
+tenure_status tenure_arena_create(tenure_resource upstream,
+                                  const struct tenure_arena_options *options,
+                                  tenure_resource *out);
+
+/* ---- memory of the whole process ------------------------------------------------------------- */
+
+/**
+ * Calls `hook` whenever a pool is about to fail, after everything that the library can do by
+ * itself.
+ */
+tenure_status tenure_low_memory_add(tenure_low_memory_fn hook,
+                                    struct tenure_owner owner,
+                                    tenure_low_memory_hook *out);
+
+/**
+ * Removes a hook; a call in flight on another thread may still end after this.
+ */
+tenure_status tenure_low_memory_remove(tenure_low_memory_hook hook);
+
+/**
+ * For other libraries that need memory: makes the pools on `device` (-1: the current one) give
+ * back idle memory until `bytes` bytes went, or all that is idle with 0; writes how many did. May
+ * wait for the device. Release thresholds do not count.
+ */
+tenure_status tenure_low_memory(int32_t device, uint64_t bytes, uint64_t *released);
+
+/* ---- captures -------------------------------------------------------------------------------- */
+
+/**
+ * Makes a name for memory that several graphs share which never run at the same time: each pool
+ * keeps one arena for it, and what one graph freed while it was captured serves the next. The
+ * arena goes when name, graphs and allocations are gone.
+ */
+tenure_status tenure_shared_arena_create(tenure_shared_arena *out);
+
+/**
+ * Gives a name back. Open scopes keep it.
+ */
+tenure_status tenure_shared_arena_release(tenure_shared_arena arena);
+
+/**
+ * Opens a scope for captures of `stream`, whichever thread allocates in them; a raw value must be
+ * alive until the scope ends. The per-thread default stream (2) stands for this thread: only
+ * inside such a scope is it asked for capture in every allocation. `arena` 0: each capture has
+ * memory of its own, as without a scope. Captures that share an arena follow each other.
+ */
+tenure_status tenure_capture_scope_enter(struct tenure_stream stream,
+                                         tenure_shared_arena arena,
+                                         tenure_capture_scope *out);
+
+/**
+ * Ends a scope, in any order and from any thread.
+ */
+tenure_status tenure_capture_scope_exit(tenure_capture_scope scope);
+
+/**
+ * For tests, on CUDA too: begins the capture of a stream (`mode` 0 global, 1 thread-local, 2
+ * relaxed).
+ */
+tenure_status tenure_sim_capture_begin(struct tenure_stream stream, uint32_t mode);
+
+/**
+ * For tests: ends the capture of a stream and makes its graph ready to run.
+ */
+tenure_status tenure_sim_capture_end(struct tenure_stream stream, tenure_graph *out);
+
+/**
+ * For tests: runs a graph in the order of a stream.
+ */
+tenure_status tenure_sim_graph_launch(tenure_graph graph, struct tenure_stream stream);
+
+/**
+ * For tests: ends a graph. A run that is under way ends first.
+ */
+tenure_status tenure_sim_graph_destroy(tenure_graph graph);
 
 /* ---- many blocks in one call ----------------------------------------------------------------- */
 
@@ -1677,13 +1975,16 @@ const char *tenure_get_api_error(void);
 #if UINTPTR_MAX == UINT64_MAX
 TENURE_STATIC_ASSERT(sizeof(tenure_stream) == 16, tenure_stream_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_text) == 16, tenure_text_has_the_size_of_the_library);
-TENURE_STATIC_ASSERT(sizeof(tenure_error) == 152, tenure_error_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_error) == 184, tenure_error_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_request) == 40, tenure_request_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_resource_vtable) == 56, tenure_resource_vtable_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_owner) == 16, tenure_owner_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_info) == 80, tenure_info_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_statistics) == 56, tenure_statistics_has_the_size_of_the_library);
-TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 48, tenure_pool_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 72, tenure_pool_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_fixed_size_options) == 32, tenure_fixed_size_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_binning_options) == 24, tenure_binning_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_arena_options) == 24, tenure_arena_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_async_options) == 40, tenure_async_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(struct tenure_buffer_view) == 72, tenure_buffer_view_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_detached) == 64, tenure_detached_has_the_size_of_the_library);

@@ -23,7 +23,9 @@
  * | stream.hpp    | cuda_stream_view, cuda_stream                                                      |
  * | resource.hpp  | mr::resource, owner_of                                                             |
  * | resources.hpp | the concrete resources and adaptors                                                |
+ * | bins.hpp      | fixed-size, binning and arena resources                                            |
  * | callback.hpp  | resources of your own code, resource_cast                                          |
+ * | capture.hpp   | memory of graphs: shared_arena, capture_scope                                      |
  * | current.hpp   | the table of current resources, scopes, listeners                                  |
  * | buffer.hpp    | device_buffer                                                                      |
  * | uvector.hpp   | device_uvector<T>                                                                  |
@@ -35,11 +37,14 @@
 
 #pragma once
 
+#include <tenure/bins.hpp>
 #include <tenure/buffer.hpp>
 #include <tenure/callback.hpp>
+#include <tenure/capture.hpp>
 #include <tenure/current.hpp>
 #include <tenure/device.hpp>
 #include <tenure/error.hpp>
+#include <tenure/low_memory.hpp>
 #include <tenure/resource.hpp>
 #include <tenure/resources.hpp>
 #include <tenure/scalar.hpp>

@@ -72,6 +72,8 @@ class device_uvector {
   /** Writes an element and waits for it. */
   void set_element(size_type index, value_type const& value, cuda_stream_view stream)
   {
+    // On a capturing stream this throws: the copy would become a part of the graph, which would use a value that is gone.
+    (void)stream.query();
     copy_async(element_ptr(index), &value, sizeof(T), stream);
     stream.synchronize();
   }
@@ -79,6 +81,8 @@ class device_uvector {
   [[nodiscard]] value_type element(size_type index, cuda_stream_view stream) const
   {
     std::remove_const_t<value_type> value;
+    // On a capturing stream this throws: the copy would become a part of the graph, which would use a value that is gone.
+    (void)stream.query();
     copy_async(&value, element_ptr(index), sizeof(T), stream);
     stream.synchronize();
     return value;

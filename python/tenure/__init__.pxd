@@ -31,6 +31,10 @@ cdef extern from "tenure/tenure.h" nogil:
     ctypedef uint64_t tenure_stream_object
     ctypedef uint64_t tenure_scope
     ctypedef uint64_t tenure_listener
+    ctypedef uint64_t tenure_low_memory_hook
+    ctypedef uint64_t tenure_shared_arena
+    ctypedef uint64_t tenure_capture_scope
+    ctypedef uint64_t tenure_graph
 
     int TENURE_ABI_VERSION
     int TENURE_OK
@@ -95,6 +99,10 @@ cdef extern from "tenure/tenure.h" nogil:
         uint64_t owner_bytes
         uint32_t payload_kind
         uint32_t misuse_kind
+        uint64_t cached
+        uint64_t unproven
+        const char *pending
+        const char *tried
 
     ctypedef struct tenure_async_options:
         size_t size
@@ -114,6 +122,30 @@ cdef extern from "tenure/tenure.h" nogil:
         uint32_t prefer_footprint
         uint32_t assume_no_capture
         uint32_t plain_chunks
+        uint32_t no_remap
+        uint32_t grow_ahead
+        uint64_t decay_ms
+        uint64_t chunk_bytes
+
+    ctypedef struct tenure_fixed_size_options:
+        size_t size
+        uint64_t block_size
+        uint64_t blocks_to_preallocate
+        int32_t device
+        uint32_t unused
+
+    ctypedef struct tenure_binning_options:
+        size_t size
+        uint32_t has_exponents
+        int32_t min_size_exponent
+        int32_t max_size_exponent
+        int32_t device
+
+    ctypedef struct tenure_arena_options:
+        size_t size
+        uint64_t arena_size
+        int32_t device
+        uint32_t dump_log_on_failure
 
     ctypedef struct tenure_request:
         size_t size
@@ -191,6 +223,8 @@ cdef extern from "tenure/tenure.h" nogil:
     ctypedef void (*tenure_free_fn)(void *context, void *ptr, size_t bytes, tenure_stream stream) noexcept nogil
     ctypedef void (*tenure_listener_fn)(
         void *context, int32_t device, tenure_resource resource, uint64_t version) noexcept nogil
+    ctypedef tenure_status (*tenure_low_memory_fn)(
+        void *context, int32_t device, uint64_t bytes, uint64_t *released) noexcept nogil
     ctypedef int32_t (*tenure_progress_fn)(void *context, uint64_t done, uint64_t total) noexcept nogil
 
     ctypedef struct tenure_api:
@@ -306,6 +340,28 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*sim_active)(uint32_t *out) noexcept nogil
         tenure_status (*sim_set_memory)(int32_t device, uint64_t memory_bytes) noexcept nogil
         tenure_status (*device_used)(int32_t device, uint64_t *out) noexcept nogil
+        tenure_status (*fixed_size_create)(
+            tenure_resource upstream, const tenure_fixed_size_options *options, tenure_resource *out) noexcept nogil
+        tenure_status (*binning_create)(
+            tenure_resource upstream, const tenure_binning_options *options, tenure_resource *out) noexcept nogil
+        tenure_status (*binning_add_bin)(
+            tenure_resource binning, uint64_t allocation_size, tenure_resource bin_resource) noexcept nogil
+        tenure_status (*binning_bin)(
+            tenure_resource binning, uint32_t index, uint64_t *allocation_size, tenure_resource *out) noexcept nogil
+        tenure_status (*arena_create)(
+            tenure_resource upstream, const tenure_arena_options *options, tenure_resource *out) noexcept nogil
+        tenure_status (*low_memory_add)(tenure_low_memory_fn hook, tenure_owner owner, tenure_low_memory_hook *out) noexcept nogil
+        tenure_status (*low_memory_remove)(tenure_low_memory_hook hook) noexcept nogil
+        tenure_status (*low_memory)(int32_t device, uint64_t bytes, uint64_t *released) noexcept nogil
+        tenure_status (*shared_arena_create)(tenure_shared_arena *out) noexcept nogil
+        tenure_status (*shared_arena_release)(tenure_shared_arena arena) noexcept nogil
+        tenure_status (*capture_scope_enter)(
+            tenure_stream stream, tenure_shared_arena arena, tenure_capture_scope *out) noexcept nogil
+        tenure_status (*capture_scope_exit)(tenure_capture_scope scope) noexcept nogil
+        tenure_status (*sim_capture_begin)(tenure_stream stream, uint32_t mode) noexcept nogil
+        tenure_status (*sim_capture_end)(tenure_stream stream, tenure_graph *out) noexcept nogil
+        tenure_status (*sim_graph_launch)(tenure_graph graph, tenure_stream stream) noexcept nogil
+        tenure_status (*sim_graph_destroy)(tenure_graph graph) noexcept nogil
         tenure_status (*allocate_many)(
             tenure_resource resource, size_t count, const size_t *bytes, size_t alignment, tenure_stream stream, void **out) noexcept nogil
         tenure_status (*deallocate_many)(

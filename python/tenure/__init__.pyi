@@ -23,10 +23,13 @@ __all__ = [
     "PER_THREAD_DEFAULT_STREAM",
     "CudaError",
     "DeviceBuffer",
+    "LowMemoryHook",
     "OutOfMemoryError",
     "OwnershipError",
+    "SharedArena",
     "Stream",
     "__version__",
+    "capture_scope",
     "describe",
     "device_count",
     "device_info",
@@ -34,7 +37,9 @@ __all__ = [
     "from_dlpack",
     "get_current_device",
     "library_version",
+    "low_memory",
     "mr",
+    "on_low_memory",
     "set_current_device",
     "sim",
     "synchronize",
@@ -97,6 +102,14 @@ class OutOfMemoryError(MemoryError):
     """The device's memory, 0 when it was not asked."""
     resource: str
     """The stack of resources, outermost first."""
+    cached: int
+    """What the resource holds and has not handed out."""
+    unproven: int
+    """What of it other streams may not have before the device is waited for."""
+    pending: str
+    """The streams that hold most of what is cached, and how much."""
+    tried: str
+    """What was tried, in order, and what came of it."""
     def __init__(
         self,
         message: str = "",
@@ -109,6 +122,10 @@ class OutOfMemoryError(MemoryError):
         driver_free: int = 0,
         driver_total: int = 0,
         resource: str = "",
+        cached: int = 0,
+        unproven: int = 0,
+        pending: str = "",
+        tried: str = "",
     ) -> None: ...
 
 class OwnershipError(ValueError):
@@ -200,6 +217,41 @@ class Stream:
     def __ge__(self, value: Any, /) -> bool: ...
     def __hash__(self) -> int: ...
     def __reduce__(self) -> Any: ...
+
+@final
+class SharedArena:
+    """A name for memory that several CUDA graphs share which never run at the same time.
+
+    Each pool that is asked for memory inside a ``capture_scope`` with this name keeps one arena for it: what one graph freed
+    while it was captured serves the next. The memory goes back when the name, the graphs and the allocations are gone. Your
+    program orders the runs of these graphs: in one stream, or by events.
+    """
+
+    def __new__(cls) -> Self: ...
+    def __reduce__(self) -> Any: ...
+
+@final
+class capture_scope:
+    """``with capture_scope(stream, shared):`` stands around captures of ``stream``.
+
+    A pool over ``CudaMemoryResource`` serves allocations on a capturing stream without a scope: they come from an arena of
+    that capture, which the graph keeps as long as it or an executable of it lives. A scope is for two things:
+
+    * ``shared``: graphs that never run at once take their memory from one arena. Captures that share one follow each other.
+    * without ``stream``, the scope stands for this thread: for what it captures, and for its per-thread default stream, which
+      is asked for capture in every allocation inside such a scope only.
+
+    >>> arena = tenure.SharedArena()
+    >>> for shape in shapes:
+    ...     with tenure.capture_scope(stream, arena), torch.cuda.graph(graph, stream=stream): ...
+    """
+
+    def __new__(cls, stream: _AnyStream | None = None, shared: SharedArena | None = None) -> Self: ...
+    def __enter__(self) -> SharedArena | None:
+        """Returns ``shared``."""
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
 
 @disjoint_base
 class DeviceBuffer:
@@ -374,6 +426,26 @@ def set_current_device(device: int) -> None:
 
 def synchronize(device: int | None = None) -> None:
     """Waits for all work of a device (default: the current one)."""
+
+@final
+class LowMemoryHook:
+    """A registration of ``on_low_memory``: it lasts until ``remove`` is called or the ``with`` block ends, whatever becomes of
+    this object."""
+
+    def remove(self) -> None:
+        """Stops being asked. A call that is under way on another thread may still end after this. Again: nothing."""
+    def __enter__(self) -> LowMemoryHook: ...
+    def __exit__(self, *args: object) -> None: ...
+
+def on_low_memory(callback: Callable[[int, int], int | None], /) -> LowMemoryHook:
+    """Calls ``callback(device, size)`` whenever a pool is about to fail for want of ``size`` bytes. It frees what it can and
+    returns how many bytes (``None`` is 0); it may allocate, and what fails in it calls nobody. On any thread, perhaps on several
+    at once. What it raises goes to ``sys.unraisablehook`` and stops nothing."""
+
+def low_memory(device: int | None = None, size: _Size = 0) -> int:
+    """For libraries that need memory: makes tenure's pools on a device (default: the current one) give back idle memory until
+    ``size`` bytes went, or all that is idle with 0; returns how many did. May wait for the device. Release thresholds do not
+    count."""
 
 def device_info(device: int | None = None) -> dict[str, Any]:
     """What a device is: ``name``, ``free_bytes``, ``total_bytes``, ``simulated``, ``virtual_memory``, ``memory_pools``,

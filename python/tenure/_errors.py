@@ -22,6 +22,10 @@ class OutOfMemoryError(MemoryError):
         driver_free=0,
         driver_total=0,
         resource="",
+        cached=0,
+        unproven=0,
+        pending="",
+        tried="",
     ):
         super().__init__(message)
         self.requested = requested
@@ -32,6 +36,10 @@ class OutOfMemoryError(MemoryError):
         self.driver_free = driver_free
         self.driver_total = driver_total
         self.resource = resource
+        self.cached = cached
+        self.unproven = unproven
+        self.pending = pending
+        self.tried = tried
 
 
 class OwnershipError(ValueError):

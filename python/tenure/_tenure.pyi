@@ -1,5 +1,7 @@
 """The extension module. What is public is documented in ``tenure``, ``tenure.mr``, ``tenure.sim`` and ``tenure.bindings``."""
 
+from typing import Literal
+
 from typing_extensions import CapsuleType
 
 from . import (
@@ -15,9 +17,16 @@ from . import (
     DeviceBuffer as DeviceBuffer,
 )
 from . import (
+    LowMemoryHook as LowMemoryHook,
+    SharedArena as SharedArena,
+)
+from . import (
     Stream as Stream,
 )
 from . import _AnyStream, _Size
+from . import (
+    capture_scope as capture_scope,
+)
 from . import (
     device_count as device_count,
 )
@@ -37,10 +46,22 @@ from . import (
     library_version as library_version,
 )
 from . import (
+    low_memory as low_memory,
+)
+from . import (
+    on_low_memory as on_low_memory,
+)
+from . import (
     set_current_device as set_current_device,
 )
 from . import (
     synchronize as synchronize,
+)
+from .mr import (
+    ArenaMemoryResource as ArenaMemoryResource,
+)
+from .mr import (
+    BinningMemoryResource as BinningMemoryResource,
 )
 from .mr import (
     CallbackMemoryResource as CallbackMemoryResource,
@@ -56,6 +77,9 @@ from .mr import (
 )
 from .mr import (
     DeviceMemoryResource as DeviceMemoryResource,
+)
+from .mr import (
+    FixedSizeMemoryResource as FixedSizeMemoryResource,
 )
 from .mr import (
     LimitingResourceAdaptor as LimitingResourceAdaptor,
@@ -111,11 +135,16 @@ from .mr import (
 from .mr import (
     using as using,
 )
+from .sim import (
+    Graph as _Graph,
+)
 
 _C_API: CapsuleType
 
 def sim_active() -> bool: ...
 def sim_busy(stream: _AnyStream, ms: int) -> None: ...
+def sim_capture_begin(stream: _AnyStream, mode: Literal["global", "thread_local", "relaxed"] = "global") -> None: ...
+def sim_capture_end(stream: _AnyStream) -> _Graph: ...
 def sim_configure(devices: int | None = None, memory: _Size | None = None) -> None: ...
 def sim_fail_clear() -> None: ...
 def sim_fail_next(call: str, code: int, after: int = 0) -> None: ...

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from ._tenure import (
+    ArenaMemoryResource,
+    BinningMemoryResource,
     CallbackMemoryResource,
     CudaAsyncMemoryResource,
     CudaAsyncViewMemoryResource,
     CudaMemoryResource,
     DeviceMemoryResource,
+    FixedSizeMemoryResource,
     LimitingResourceAdaptor,
     ManagedMemoryResource,
     MemoryInfo,
@@ -29,11 +32,14 @@ from ._tenure import (
 )
 
 __all__ = [
+    "ArenaMemoryResource",
+    "BinningMemoryResource",
     "CallbackMemoryResource",
     "CudaAsyncMemoryResource",
     "CudaAsyncViewMemoryResource",
     "CudaMemoryResource",
     "DeviceMemoryResource",
+    "FixedSizeMemoryResource",
     "LimitingResourceAdaptor",
     "ManagedMemoryResource",
     "MemoryInfo",

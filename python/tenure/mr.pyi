@@ -13,11 +13,14 @@ from typing_extensions import disjoint_base
 from . import Stream, _Address, _AnyStream, _Size
 
 __all__ = [
+    "ArenaMemoryResource",
+    "BinningMemoryResource",
     "CallbackMemoryResource",
     "CudaAsyncMemoryResource",
     "CudaAsyncViewMemoryResource",
     "CudaMemoryResource",
     "DeviceMemoryResource",
+    "FixedSizeMemoryResource",
     "LimitingResourceAdaptor",
     "ManagedMemoryResource",
     "MemoryInfo",
@@ -189,13 +192,90 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
         release_threshold: _Size | None = None,
         prefer_footprint: bool = False,
         device: int | None = None,
+        remap: bool = True,
+        decay_ms: int = 0,
+        chunk_size: _Size | None = None,
+        grow_ahead: bool = False,
     ) -> None:
         """``initial_pool_size``: taken at once, or an error (default: nothing; RMM takes half of the free memory).
         ``maximum_pool_size``: a hard limit (default: what the device has). ``release_threshold``: ``trim`` keeps at least this
         many idle bytes. ``prefer_footprint``: rather make one stream wait for another than grow. ``device`` defaults to the
-        current one."""
+        current one. ``remap``: idle pages may be mapped a second time where a larger range is needed; no for users whose network
+        cards keep what they know of an address. ``decay_ms``: pages idle for so many milliseconds are given back by themselves (0:
+        never). ``chunk_size``: the unit of growth, a power of two of 2 MiB to 1 GiB (default: what suits). ``grow_ahead``: a
+        thread grows the pool after it had to grow, so that nobody waits for the next growth."""
     def pool_size(self) -> int:
         """Bytes that the pool holds from its upstream or the device."""
+    @property
+    def own_ranges(self) -> bool:
+        """Whether it maps address ranges of its own. If not (the device cannot, or the upstream is not the plain resource), it
+        takes chunks through its upstream."""
+    @property
+    def graph_bytes(self) -> int:
+        """Bytes of them that belong to captured graphs."""
+
+class FixedSizeMemoryResource(UpstreamResourceAdaptor):
+    """Blocks of one size, taken from the upstream in chunks of many. A request that is larger than a block is a ``ValueError``.
+
+    ``info()`` counts whole blocks. A free is checked to the byte: it names the size that was asked for.
+    """
+
+    def __init__(
+        self,
+        upstream_mr: DeviceMemoryResource,
+        block_size: _Size = 1048576,
+        blocks_to_preallocate: int = 128,
+        *,
+        device: int | None = None,
+    ) -> None:
+        """``block_size``: rounded up to a multiple of 256. ``blocks_to_preallocate``: taken at once, or an error, and as many
+        at a time later; 0: none at first, and one after the other. ``device`` defaults to the current one."""
+    @property
+    def block_size(self) -> int:
+        """Bytes of each block."""
+
+class BinningMemoryResource(UpstreamResourceAdaptor):
+    """Sends each request to the smallest bin that is large enough, and what no bin takes to the upstream.
+
+    Bins may be added at any time: a block goes home to whoever made it, whatever bins there are by then. The bins that are
+    made here take nothing before their first use, and then 128 blocks, or 32 MiB, at a time (RMM takes 128 blocks at once).
+    """
+
+    def __init__(
+        self,
+        upstream_mr: DeviceMemoryResource,
+        min_size_exponent: int = -1,
+        max_size_exponent: int = -1,
+        *,
+        device: int | None = None,
+    ) -> None:
+        """A bin of ``2**n`` bytes for each ``n`` from ``min_size_exponent`` to ``max_size_exponent``; both -1: none.
+        ``device``: where the bins made here lie; defaults to the current one."""
+    def add_bin(self, allocation_size: _Size, bin_resource: DeviceMemoryResource | None = None) -> None:
+        """Adds a bin for requests of up to ``allocation_size`` bytes, rounded up to a multiple of 256. ``bin_resource`` serves
+        it and is held; by default it is a ``FixedSizeMemoryResource`` with blocks of that size over the upstream. A size that
+        has a bin keeps it: without a resource nothing is done then, with one it is a ``ValueError``."""
+    @property
+    def bin_mrs(self) -> list[DeviceMemoryResource]:
+        """The bins' resources, the smallest bin first."""
+
+class ArenaMemoryResource(UpstreamResourceAdaptor):
+    """Memory of one size, taken at once, that many threads and streams share in stream order. It never grows."""
+
+    def __init__(
+        self,
+        upstream_mr: DeviceMemoryResource,
+        arena_size: _Size | None = None,
+        dump_log_on_failure: bool = False,
+        *,
+        device: int | None = None,
+    ) -> None:
+        """``arena_size``: taken at once, or an error; defaults to half of the free memory of the device.
+        ``dump_log_on_failure``: each request that cannot be served leaves the state of the arena in
+        ``tenure_arena_memory_dump.log`` in the working directory. ``device`` defaults to the current one."""
+    @property
+    def arena_size(self) -> int:
+        """Bytes of the arena."""
 
 class LimitingResourceAdaptor(UpstreamResourceAdaptor):
     """Refuses what would take more than ``allocation_limit`` bytes from its upstream at once."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from ._tenure import (
+    _Graph as Graph,
+)
+from ._tenure import (
     device_used as used,
 )
 from ._tenure import (
@@ -13,6 +16,12 @@ from ._tenure import (
 )
 from ._tenure import (
     sim_busy as busy,
+)
+from ._tenure import (
+    sim_capture_begin as capture_begin,
+)
+from ._tenure import (
+    sim_capture_end as capture_end,
 )
 from ._tenure import (
     sim_configure as configure,
@@ -31,8 +40,11 @@ from ._tenure import (
 )
 
 __all__ = [
+    "Graph",
     "active",
     "busy",
+    "capture_begin",
+    "capture_end",
     "configure",
     "driver_calls",
     "fail_clear",

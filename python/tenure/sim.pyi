@@ -1,6 +1,7 @@
 """The simulated device and its levers, for tests.
 
-``TENURE_DEVICE=sim`` chooses it; ``TENURE_SIM_DEVICES`` and ``TENURE_SIM_MEMORY`` size it, or ``configure`` does.
+``TENURE_DEVICE=sim`` chooses it; ``TENURE_SIM_DEVICES`` and ``TENURE_SIM_MEMORY`` size it, or ``configure`` does;
+``TENURE_SIM_VIRTUAL_MEMORY=0`` makes its devices say that they cannot map pages.
 
 >>> tenure.sim.fail_next("cuMemAlloc", 2)
 >>> tenure.mr.CudaMemoryResource().allocate(100)
@@ -8,11 +9,16 @@ Traceback (most recent call last):
 tenure.OutOfMemoryError: ...
 """
 
+from typing import Literal, final
+
 from . import _AnyStream, _Size
 
 __all__ = [
+    "Graph",
     "active",
     "busy",
+    "capture_begin",
+    "capture_end",
     "configure",
     "driver_calls",
     "fail_clear",
@@ -36,6 +42,22 @@ def used(device: int = 0) -> int:
 
 def busy(stream: _AnyStream, ms: int) -> None:
     """Keeps a stream busy for some milliseconds. On CUDA too."""
+
+@final
+class Graph:
+    """A small graph for tests, on CUDA too. It ends when it is closed or dropped; a run that is under way ends first."""
+
+    def launch(self, stream: _AnyStream) -> None:
+        """Runs the graph in the order of a stream."""
+
+    def close(self) -> None:
+        """Ends it. Closing twice does nothing."""
+
+def capture_begin(stream: _AnyStream, mode: Literal["global", "thread_local", "relaxed"] = "global") -> None:
+    """Begins the capture of a stream. On CUDA too."""
+
+def capture_end(stream: _AnyStream) -> Graph:
+    """Ends the capture of a stream and makes its graph ready to run."""
 
 def fail_next(call: str, code: int, after: int = 0) -> None:
     """Makes a later driver call of this name (``"cuMemAlloc"``, ``"cuMemCreate"``) fail with ``code`` (2 is out of memory): the

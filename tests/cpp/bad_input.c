@@ -85,6 +85,13 @@ static void null_outputs(void)
   CHECK_ERROR(tenure_driver_calls(NULL, NULL), INVALID);
   CHECK_ERROR(tenure_sim_active(NULL), INVALID);
   CHECK_ERROR(tenure_device_used(0, NULL), INVALID);
+  CHECK_ERROR(tenure_low_memory_add(NULL, owner, NULL), INVALID);
+  CHECK_ERROR(tenure_low_memory_remove(0), BAD);
+  CHECK_ERROR(tenure_low_memory_remove(12345), BAD);
+  CHECK_ERROR(tenure_low_memory(-2, 0, NULL), INVALID);
+  CHECK_ERROR(tenure_shared_arena_create(NULL), INVALID);
+  CHECK_ERROR(tenure_capture_scope_enter(S, 0, NULL), INVALID);
+  CHECK_ERROR(tenure_sim_capture_end(S, NULL), INVALID);
   CHECK_OK(tenure_text_free(NULL)); /* as free(NULL) */
 }
 
@@ -270,6 +277,31 @@ static void devices_that_are_not_there(void)
     CHECK_OK(tenure_device_get_current(&current));
     CHECK(current == 0);
   }
+}
+
+static void captures_that_are_none(void)
+{
+  tenure_stream const mine     = {(void*)(uintptr_t)2, 0};
+  tenure_shared_arena gone     = 0;
+  tenure_capture_scope scope   = 0;
+  tenure_capture_scope outside = 0;
+  tenure_graph graph           = 0;
+  REQUIRE_OK(tenure_shared_arena_create(&gone));
+  REQUIRE_OK(tenure_capture_scope_enter(mine, gone, &outside));
+  REQUIRE_OK(tenure_shared_arena_release(gone));
+  CHECK_ERROR(tenure_shared_arena_release(gone), BAD);
+  CHECK_ERROR(tenure_shared_arena_release(0), BAD);
+  CHECK_ERROR(tenure_shared_arena_release(buffer), BAD);
+  CHECK_ERROR(tenure_capture_scope_enter(mine, gone, &scope), BAD);
+  CHECK_ERROR(tenure_capture_scope_enter(S, 0, &scope), INVALID);
+  CHECK(scope == 0);
+  CHECK_OK(tenure_capture_scope_exit(outside));
+  CHECK_ERROR(tenure_capture_scope_exit(outside), BAD);
+  CHECK_ERROR(tenure_capture_scope_exit(0), BAD);
+  CHECK_ERROR(tenure_sim_capture_begin(mine, 3), INVALID);
+  CHECK_ERROR(tenure_sim_capture_end(mine, &graph), TENURE_ERROR_CUDA);
+  CHECK_ERROR(tenure_sim_graph_launch(graph, mine), BAD);
+  CHECK_ERROR(tenure_sim_graph_destroy(graph), BAD);
 }
 
 static void streams_of_another_device(void)
@@ -462,6 +494,7 @@ int main(void)
     RUN(sizes_that_cannot_be);
     RUN(alignments_that_cannot_be);
     RUN(devices_that_are_not_there);
+    RUN(captures_that_are_none);
     RUN(streams_of_another_device);
     RUN(structures_of_a_wrong_size);
     RUN(words_that_are_not_known);

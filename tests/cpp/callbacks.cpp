@@ -234,4 +234,47 @@ TEST(listeners_are_owned_and_may_throw)
 }
 
 // A listener threw on purpose.
+TEST(a_pool_that_is_about_to_fail_asks_the_process)
+{
+  mr::pool_options options;
+  options.maximum_pool_size = std::size_t{16} << 20;
+  options.remap             = false;
+  options.chunk_size        = std::size_t{4} << 20;
+  options.decay             = std::chrono::seconds(60);
+  mr::cuda_memory_resource cuda;
+  mr::pool_memory_resource pool{cuda, options};
+  CHECK(pool.own_ranges());
+  std::uint64_t value = 1;
+  CHECK_EQ(tenure_resource_property(pool.handle(), "decay_ms", &value), TENURE_OK);
+  CHECK_EQ(value, 60000U);
+  CHECK_EQ(tenure_resource_property(pool.handle(), "remap", &value), TENURE_OK);
+  CHECK_EQ(value, 0U);
+  device_buffer cache{std::size_t{12} << 20, cuda_stream_legacy, pool};
+  int asked = 0;
+  low_memory_hook hook{[&](cuda_device_id, std::size_t bytes) {
+    ++asked;
+    CHECK(bytes >= std::size_t{8} << 20);
+    std::size_t const held = cache.capacity();
+    cache                  = device_buffer{};
+    if (held == 0) { throw own_exception(1); }
+    return held;
+  }};
+  device_buffer buffer{std::size_t{8} << 20, cuda_stream_legacy, pool};
+  CHECK_EQ(asked, 1);
+  try {
+    device_buffer more{std::size_t{12} << 20, cuda_stream_legacy, pool};
+    CHECK(!"it does not fit");
+  } catch (out_of_memory const& error) {
+    CHECK_EQ(error.details().live, std::uint64_t{8} << 20);
+    CHECK(error.details().tried.find("other libraries") != std::string::npos);
+    CHECK_EQ(error.details().cached, error.details().reserved - error.details().live);
+  }
+  low_memory_hook moved{std::move(hook)};
+  CHECK(moved && !hook);
+  moved.remove();
+  buffer = device_buffer{};
+  CHECK(low_memory(cuda_device_id{0}) >= std::size_t{8} << 20);
+  CHECK_THROWS(low_memory_hook(low_memory_hook::function{}), invalid_argument, "needs a function");
+}
+
 int main() { return check::run_all("callbacks.cpp", 1); }

@@ -2,15 +2,21 @@
 //
 // The end of the process with something still alive: each scene is a child process, which must exit with 0 and say nothing.
 //
-//     exit            every scene EXIT_REPEAT times (20)
+//     exit            every scene EXIT_REPEAT times (20), EXIT_PARALLEL children at a time (as many as there are cores)
 //     exit SCENE      one scene, in this process
+//
+// The children share nothing, so that they run beside each other: on a GPU each of them starts the driver, which takes a
+// second and more.
 
 #include "check.hpp"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <map>
@@ -159,22 +165,29 @@ std::map<std::string, void (*)()> const& scenes()
   return all;
 }
 
-/** Runs a scene in a child; whether it ended with 0 and without a word. A child that hangs is killed after 60 seconds. */
+/**
+ * Runs a scene in a child; whether it ended with 0 and without a word. A child that hangs is killed after 60 seconds. May be
+ * called on several threads at once.
+ */
 bool run_child(std::string const& scene)
 {
   int pipe_ends[2];
-  if (::pipe(pipe_ends) != 0) { return false; }
+  // Closed in every program that is started: a child of another thread would keep this one's end of the pipe open.
+  if (::pipe2(pipe_ends, O_CLOEXEC) != 0) { return false; }
   pid_t const child = ::fork();
   if (child == 0) {
     ::dup2(pipe_ends[1], 1);
     ::dup2(pipe_ends[1], 2);
-    ::close(pipe_ends[0]);
-    ::close(pipe_ends[1]);
     ::alarm(60);
     ::execl("/proc/self/exe", "exit", scene.c_str(), static_cast<char*>(nullptr));
     ::_exit(127);
   }
   ::close(pipe_ends[1]);
+  if (child < 0) {
+    ::close(pipe_ends[0]);
+    std::fprintf(stderr, "%s: no child can be made\n", scene.c_str());
+    return false;
+  }
   std::string said;
   char part[512];
   for (ssize_t got = 0; (got = ::read(pipe_ends[0], part, sizeof part)) > 0;) { said.append(part, static_cast<std::size_t>(got)); }
@@ -187,6 +200,39 @@ bool run_child(std::string const& scene)
     return false;
   }
   return true;
+}
+
+/** A number from the environment; `otherwise` where it is not there or none. */
+int number(char const* name, int otherwise)
+{
+  char const* const text = std::getenv(name);
+  int const value        = text != nullptr ? std::atoi(text) : 0;
+  return value > 0 ? value : otherwise;
+}
+
+/** Runs every scene `repeat` times, `parallel` children at a time; gives the scenes that failed, each once. */
+std::vector<std::string> run_all(int repeat, int parallel)
+{
+  std::vector<std::string> names;
+  for (auto const& entry : scenes()) { names.push_back(entry.first); }
+  // Round by round, so that what runs at the same time is different scenes. A scene that failed is not run again.
+  std::vector<std::atomic<bool>> failed(names.size());
+  std::atomic<std::size_t> next{0};
+  std::size_t const count = names.size() * static_cast<std::size_t>(repeat);
+  auto const work         = [&] {
+    for (std::size_t i = 0; (i = next.fetch_add(1)) < count;) {
+      std::size_t const at = i % names.size();
+      if (!failed[at] && !run_child(names[at])) { failed[at] = true; }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < parallel; ++i) { threads.emplace_back(work); }
+  for (auto& thread : threads) { thread.join(); }
+  std::vector<std::string> bad;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (failed[i]) { bad.push_back(names[i]); }
+  }
+  return bad;
 }
 
 }  // namespace
@@ -202,15 +248,9 @@ int main(int argc, char** argv)
     scene->second();
     return 0;
   }
-  char const* const wanted = std::getenv("EXIT_REPEAT");
-  int const repeat         = wanted != nullptr ? std::atoi(wanted) : 20;
-  int passed = 0, failed = 0;
-  for (auto const& [name, scene] : scenes()) {
-    (void)scene;
-    bool good = true;
-    for (int i = 0; good && i < repeat; ++i) { good = run_child(name); }
-    ++(good ? passed : failed);
-  }
-  std::printf("exit.cpp: %d passed, %d failed\n", passed, failed);
-  return failed == 0 ? 0 : 1;
+  int const cores    = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  auto const failed  = run_all(number("EXIT_REPEAT", 20), number("EXIT_PARALLEL", cores));
+  auto const passed  = scenes().size() - failed.size();
+  std::printf("exit.cpp: %zu passed, %zu failed\n", passed, failed.size());
+  return failed.empty() ? 0 : 1;
 }

@@ -5,6 +5,8 @@
 
 #define _POSIX_C_SOURCE 200809L
 
+#include <stddef.h>
+
 #include "counting.h"
 
 /* Rule 1: a resource lives while a reference or an allocation of it lives. */
@@ -348,6 +350,94 @@ static void listeners_hear_the_newest_state(void)
   CHECK_EQ(book.drops, 1);
 }
 
+typedef struct {
+  tenure_resource pool;
+  void* held;
+  int calls;
+  int released;
+} cache;
+
+static tenure_status give_way(void* context, int32_t device, uint64_t bytes, uint64_t* released)
+{
+  cache* const mine = context;
+  mine->calls++;
+  CHECK_EQ(device, 0);
+  CHECK(bytes >= 8u << 20);
+  if (mine->held == NULL) {
+    tenure_error_set(TENURE_ERROR_CALLBACK, "there is nothing left", 0, NULL, NULL);
+    return TENURE_ERROR_CALLBACK;
+  }
+  CHECK_OK(tenure_deallocate(mine->pool, mine->held, 12u << 20, 0, TENURE_STREAM_LEGACY));
+  mine->held = NULL;
+  *released  = 12u << 20;
+  return TENURE_OK;
+}
+
+static void on_cache_release(void* context) { ((cache*)context)->released++; }
+
+/* A pool that is about to fail asks the rest of the process, and says in the end what it has tried. */
+static void low_memory_hooks_are_asked(void)
+{
+  cache mine = {TENURE_RESOURCE_NULL, NULL, 0, 0};
+  tenure_pool_options options;
+  tenure_resource cuda = TENURE_RESOURCE_NULL;
+  tenure_low_memory_hook hook;
+  tenure_owner owner;
+  tenure_error error;
+  void* ptr         = NULL;
+  void* none        = NULL;
+  uint64_t released = 1, value = 0;
+  memset(&options, 0, sizeof options);
+  memset(&error, 0, sizeof error);
+  options.size          = sizeof options;
+  options.maximum_bytes = 16u << 20;
+  options.no_remap      = 1;
+  options.chunk_bytes   = 4u << 20;
+  options.decay_ms      = 60000;
+  REQUIRE_OK(tenure_cuda_resource(&cuda));
+  REQUIRE_OK(tenure_pool_create(cuda, &options, &mine.pool));
+  CHECK_OK(tenure_resource_property(mine.pool, "remap", &value));
+  CHECK_EQ(value, 0);
+  CHECK_OK(tenure_resource_property(mine.pool, "chunk_bytes", &value));
+  CHECK_EQ(value, 4u << 20);
+  REQUIRE_OK(tenure_allocate(mine.pool, 12u << 20, 0, TENURE_STREAM_LEGACY, &mine.held));
+  owner.context = &mine;
+  owner.release = on_cache_release;
+  REQUIRE_OK(tenure_low_memory_add(give_way, owner, &hook));
+  CHECK_OK(tenure_allocate(mine.pool, 8u << 20, 0, TENURE_STREAM_LEGACY, &ptr));
+  CHECK_EQ(mine.calls, 1);
+  CHECK(tenure_allocate(mine.pool, 12u << 20, 0, TENURE_STREAM_LEGACY, &none) == TENURE_ERROR_OUT_OF_MEMORY);
+  CHECK_EQ(mine.calls, 2);
+  error.size = sizeof error;
+  CHECK_OK(tenure_error_get(&error));
+  CHECK_EQ(error.live, 8u << 20);
+  CHECK_EQ(error.cached, error.reserved - error.live);
+  CHECK(strstr(error.tried, "remapping idle pages (turned off)") != NULL);
+  CHECK(strstr(error.tried, "other libraries (nothing came of it)") != NULL);
+  /* A client that was built with the older, shorter structure. */
+  error.size  = offsetof(tenure_error, cached);
+  error.tried = NULL;
+  CHECK_OK(tenure_error_get(&error));
+  CHECK(error.tried == NULL);
+  CHECK_OK(tenure_low_memory_remove(hook));
+  CHECK_EQ(mine.released, 1);
+  CHECK(tenure_low_memory_remove(hook) == TENURE_ERROR_BAD_HANDLE);
+  CHECK(tenure_low_memory_add(NULL, owner, &hook) == TENURE_ERROR_INVALID_ARGUMENT);
+  CHECK_OK(tenure_deallocate(mine.pool, ptr, 8u << 20, 0, TENURE_STREAM_LEGACY));
+  CHECK_OK(tenure_low_memory(0, 0, &released));
+  CHECK(released >= 12u << 20);
+  CHECK_OK(tenure_low_memory(-1, 1, NULL));
+  CHECK(tenure_low_memory(99, 0, &released) == TENURE_ERROR_INVALID_ARGUMENT);
+  options.size        = offsetof(tenure_pool_options, no_remap);
+  options.chunk_bytes = 1;
+  CHECK_OK(tenure_resource_release(mine.pool));
+  REQUIRE_OK(tenure_pool_create(cuda, &options, &mine.pool));
+  CHECK_OK(tenure_resource_property(mine.pool, "remap", &value));
+  CHECK_EQ(value, 1);
+  CHECK_OK(tenure_resource_release(mine.pool));
+  CHECK_OK(tenure_resource_release(cuda));
+}
+
 /* Rule 6: a buffer keeps its stream. */
 static void a_buffer_keeps_its_stream(void)
 {
@@ -475,6 +565,7 @@ int main(void)
   RUN(replacing_the_current_resource_harms_nothing);
   RUN(scopes_end_in_any_order);
   RUN(listeners_hear_the_newest_state);
+  RUN(low_memory_hooks_are_asked);
   RUN(a_buffer_keeps_its_stream);
   RUN(many_blocks_are_taken_and_freed_in_one_call);
   RUN(a_wait_is_noted);

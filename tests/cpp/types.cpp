@@ -37,6 +37,8 @@ static_assert(holds_anywhere<mr::limiting_resource_adaptor>);
 static_assert(holds_anywhere<mr::statistics_resource_adaptor>);
 static_assert(holds_anywhere<mr::callback_memory_resource>);
 static_assert(holds_anywhere<mr::using_resource>);
+static_assert(holds_anywhere<shared_arena>);
+static_assert(holds_anywhere<capture_scope>);
 static_assert(holds_anywhere<mr::listener>);
 static_assert(holds_anywhere<ownership>);
 
@@ -88,6 +90,7 @@ TEST(an_empty_resource_says_so)
   CHECK_THROWS(device_buffer(10, cuda_stream_legacy, pool), logic_error, "empty");
   CHECK_THROWS(mr::set_current_device_resource(resource), logic_error, "empty");
   CHECK_THROWS(mr::using_resource(pool), logic_error, "empty");
+  CHECK_THROWS(capture_scope(cuda_stream_per_thread, shared_arena{}), logic_error, "empty");
   mr::resource copy = resource;
   CHECK(!copy);
 }

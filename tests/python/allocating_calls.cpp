@@ -101,6 +101,18 @@ std::vector<row> const named{
      tenure::mr::pool_memory_resource const pool{tenure::mr::statistics_resource_adaptor{r}, std::size_t{1} << 21};
      device_buffer const grown{std::size_t{1} << 23, s, pool};
    }},
+  {"bins.hpp:fixed_size_memory_resource",
+   [](cuda_stream_view s, resource const& r) {
+     tenure::mr::fixed_size_memory_resource const blocks{tenure::mr::statistics_resource_adaptor{r}, bytes, 2};
+     device_buffer const made{bytes, s, blocks};
+     device_buffer const other{bytes, s, blocks};
+     device_buffer const grown{bytes, s, blocks};
+   }},
+  {"bins.hpp:arena_memory_resource",
+   [](cuda_stream_view s, resource const& r) {
+     tenure::mr::arena_memory_resource const arena{tenure::mr::statistics_resource_adaptor{r}, std::size_t{1} << 21};
+     device_buffer const made{bytes, s, arena};
+   }},
   {"resources.hpp:cuda_async_memory_resource",
    [](cuda_stream_view s, resource const&) {
      tenure::mr::cuda_async_memory_resource const pool{std::size_t{1} << 20};

@@ -191,6 +191,19 @@ def pool_with_an_initial_size(resource):
     return tenure.DeviceBuffer(size="8MiB", mr=pool)
 
 
+def blocks_that_are_preallocated(resource):
+    blocks = mr.FixedSizeMemoryResource(mr.StatisticsResourceAdaptor(resource), "1MiB", 2)
+    return [tenure.DeviceBuffer(size="1MiB", mr=blocks) for _ in range(3)]
+
+
+def arena(resource):
+    return tenure.DeviceBuffer(size="1MiB", mr=mr.ArenaMemoryResource(mr.StatisticsResourceAdaptor(resource), "2MiB"))
+
+
+def arena_of_half_the_memory(resource):
+    mr.ArenaMemoryResource(resource)
+
+
 def async_with_an_initial_size(_):
     return mr.CudaAsyncMemoryResource(initial_pool_size="1MiB")
 
@@ -210,6 +223,8 @@ PYTHON = {
     "mr.DeviceMemoryResource.allocate": [allocate],
     "mr.DeviceMemoryResource.allocate_many": [allocate_many],
     "mr.PoolMemoryResource.__init__": [pool_with_an_initial_size],
+    "mr.FixedSizeMemoryResource.__init__": [blocks_that_are_preallocated],
+    "mr.ArenaMemoryResource.__init__": [arena, arena_of_half_the_memory],
     "mr.CudaAsyncMemoryResource.__init__": [async_with_an_initial_size],
 }
 
@@ -235,7 +250,7 @@ def test_each_row_has_its_call():
 def test_python_asks_the_named_resource_only(make, kind, forbidden_current):
     resource = resources()[kind]
     made = make(resource)
-    if isinstance(made, tenure.DeviceBuffer) and make is not pool_with_an_initial_size:
+    if isinstance(made, tenure.DeviceBuffer) and make not in (pool_with_an_initial_size, arena):
         assert made.mr.same_as(resource)
 
 
@@ -291,6 +306,8 @@ def test_what_allocates_nothing_asks_nobody(forbidden_current, tmp_path):
     mr.LimitingResourceAdaptor(own, 1)
     mr.StatisticsResourceAdaptor(own)
     mr.PoolMemoryResource(own)
+    bins = mr.BinningMemoryResource(own, 12, 14)
+    bins.add_bin(1 << 20), bins.add_bin(1 << 21, own), bins.bin_mrs
     mr.CudaAsyncMemoryResource()
     assert mr.owner_of(buffer.ptr) is own
     own.info(), own.trim(), own.owns(buffer.ptr)
@@ -434,6 +451,18 @@ def c_pool_create(library, resource):
     library("resource_release", c_warm_pool(library, resource))
 
 
+def c_fixed_size_create(library, resource):
+    blocks = library.handle("fixed_size_create", U(resource), None)
+    library("buffer_destroy", c_buffer(library, blocks.value))
+    library("resource_release", blocks)
+
+
+def c_arena_create(library, resource):
+    arena = library.handle("arena_create", U(resource), None)
+    library("buffer_destroy", c_buffer(library, arena.value))
+    library("resource_release", arena)
+
+
 def c_async_resource_create(library, _):
     library("resource_release", library.handle("async_resource_create", None))
 
@@ -466,6 +495,8 @@ C = {
     "allocate_many": c_allocate_many,
     "buffer_create_many": c_buffer_create_many,
     "pool_create": c_pool_create,
+    "fixed_size_create": c_fixed_size_create,
+    "arena_create": c_arena_create,
     "async_resource_create": c_async_resource_create,
     "replay": c_replay,
 }
@@ -494,6 +525,9 @@ def test_the_current_resource_refuses_c_too(library, forbidden_current):
     pool = library.handle("pool_create", U(CURRENT), None)
     assert library.status("buffer_create", N(BYTES), N(0), DEFAULT, pool, ctypes.byref(out)) == refused
     library("resource_release", pool)
+    # What takes its memory at once is refused at once.
+    for call in ("fixed_size_create", "arena_create"):
+        assert library.status(call, U(CURRENT), None, ctypes.byref(out)) == refused
     # These take no word for the current one.
     for call, arguments in (("try_allocate", (N(BYTES), N(0), DEFAULT)), ("allocate_sync", (N(BYTES), N(0)))):
         status = library.status(call, U(CURRENT), *arguments, ctypes.byref(ptr))

@@ -21,8 +21,12 @@ CLASSES = {
     mr.CudaAsyncViewMemoryResource: "(pool_handle, *, device=None)",
     mr.PoolMemoryResource: (
         "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, "
-        "release_threshold=None, prefer_footprint=False, device=None)"
+        "release_threshold=None, prefer_footprint=False, device=None, remap=True, decay_ms=0, chunk_size=None, "
+        "grow_ahead=False)"
     ),
+    mr.FixedSizeMemoryResource: "(upstream_mr, block_size=1048576, blocks_to_preallocate=128, *, device=None)",
+    mr.BinningMemoryResource: "(upstream_mr, min_size_exponent=-1, max_size_exponent=-1, *, device=None)",
+    mr.ArenaMemoryResource: "(upstream_mr, arena_size=None, dump_log_on_failure=False, *, device=None)",
     mr.LimitingResourceAdaptor: "(upstream_mr, allocation_limit)",
     mr.StatisticsResourceAdaptor: "(upstream_mr)",
     mr.CallbackMemoryResource: "(allocate_func, deallocate_func, *, device_accessible=True, host_accessible=False)",
@@ -40,6 +44,7 @@ METHODS = {
     (mr.DeviceMemoryResource, "same_as"): "(self, /, other)",
     (mr.UpstreamResourceAdaptor, "get_upstream"): "(self, /)",
     (mr.PoolMemoryResource, "pool_size"): "(self, /)",
+    (mr.BinningMemoryResource, "add_bin"): "(self, /, allocation_size, bin_resource=None)",
     (mr.CudaAsyncMemoryResource, "pool_handle"): "(self, /)",
     (mr.CudaAsyncViewMemoryResource, "pool_handle"): "(self, /)",
     (mr.LimitingResourceAdaptor, "get_allocated_bytes"): "(self, /)",
@@ -103,7 +108,8 @@ def test_exceptions_are_the_built_in_ones_as_well():
 
 
 def test_hierarchy():
-    for name in ("PoolMemoryResource", "LimitingResourceAdaptor", "StatisticsResourceAdaptor"):
+    names = ["FixedSizeMemoryResource", "BinningMemoryResource", "ArenaMemoryResource"]
+    for name in [*names, "PoolMemoryResource", "LimitingResourceAdaptor", "StatisticsResourceAdaptor"]:
         assert issubclass(getattr(mr, name), mr.UpstreamResourceAdaptor)
     for name in mr.__all__:
         if name.endswith("Resource") or name.endswith("Adaptor"):

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
 #
-#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit handover replay bench peers sanitizer
+#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover replay bench peers check sanitizer
 #                                  (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
+# PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
+# (as many as there are cores), REPEATS how often each of its scenes runs (100).
 # TENURE_DEVICE=sim runs the same on the simulated device. PYTHON names the Python.
 # Where the wheels of RMM (rmm, librmm, rapids-logger, for this Python) lie in the folder peers beside this file, they are
-# measured in the same run; nothing is installed outside OUTDIR.
+# measured in the same run, and with a C++20 compiler (CXX) and CUDA's headers (CUDA_HOME) RMM's C++ resources too; so are
+# CuPy and PyTorch where this Python has them. Nothing is installed outside OUTDIR. QUICK=--quick makes the measuring short.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/results}
@@ -46,6 +49,9 @@ if wants info; then
     part info "$(sed -n 's/^ *name: //p' "$out/logs/info.log" | sort | uniq -c | xargs)" $code $((SECONDS - start))
 fi
 
+# skipped NAME REASON: the summary of a part that did not run.
+skipped() { printf '%-10s skipped         %s\n' "$1" "$2" | tee -a "$out/summary.txt"; }
+
 # programs NAME FOLDER: each program of a folder, by itself.
 programs() {
     local name=$1 start=$SECONDS good=0 bad=() tests=0 file base code n place
@@ -77,13 +83,21 @@ if wants python; then
 fi
 
 if wants exit; then
-    # Each is a process that starts the driver, about a second on a GPU: 100 times each take an hour there.
+    # Each is a process that starts the driver, about a second on a GPU, and looks at nothing that it shares: beside each
+    # other 1300 of them take some minutes there, one after the other an hour.
     start=$SECONDS code=0 parallel=() repeats=${REPEATS:-100}
-    # These are processes of their own, which look at nothing that they share.
-    "$python" -c 'import xdist' 2>/dev/null && parallel=(-n 8)
+    export EXIT_PARALLEL=${EXIT_PARALLEL:-$(nproc)}
+    "$python" -c 'import xdist' 2>/dev/null && parallel=(-n "$EXIT_PARALLEL")
     (cd "$here/tree" && TENURE_EXIT_REPEATS=$repeats timeout $((limit * 6)) "${default[@]}" "$python" -m pytest -q -p no:cacheprovider "${parallel[@]}" tests/python/test_exit.py) >"$out/logs/exit.log" 2>&1 </dev/null || code=$?
     EXIT_REPEAT=$repeats LD_LIBRARY_PATH=$site/tenure/lib timeout $((limit * 6)) "$here/cpp/exit" >"$out/logs/exit-cpp.log" 2>&1 </dev/null || code=$?
     part exit "$repeats times each: $(tail -n 1 "$out/logs/exit.log"); C++: $(tail -n 1 "$out/logs/exit-cpp.log")" $code $((SECONDS - start))
+fi
+
+if wants patterns; then
+    # A pattern in each block, by which its owner knows it: many threads and streams in a tight pool.
+    start=$SECONDS code=0 seconds=${PATTERN_SECONDS:-60}
+    (cd "$out" && PATTERN_SECONDS=$seconds timeout $((limit + ${seconds%.*})) "$here/rust/tenure-core.pool_patterns" --nocapture --exact every_block_keeps_its_owners_pattern) >"$out/logs/patterns.log" 2>&1 </dev/null || code=$?
+    part patterns "$(sed -n 's/.*patterns: //p' "$out/logs/patterns.log" | tail -n 1)" $code $((SECONDS - start))
 fi
 
 if wants handover; then
@@ -97,14 +111,17 @@ if wants replay; then
     for resource in cuda async pool; do
         timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --resource $resource --repeat 3 --json >"$out/replay-$resource.json" 2>"$out/logs/replay-$resource.log" </dev/null || code=$?
     done
-    timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --html "$out/report.html" >"$out/replay.txt" 2>&1 </dev/null || code=$?
+    timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --smallest --json >"$out/replay-smallest.json" 2>"$out/logs/replay-smallest.log" </dev/null || code=$?
+    timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --threads --repeat 3 --json >"$out/replay-threads.json" 2>"$out/logs/replay-threads.log" </dev/null || code=$?
+    timeout "$limit" "$python" -m tenure replay "$here"/tree/examples/data/*.csv --smallest --html "$out/report.html" >"$out/replay.txt" 2>&1 </dev/null || code=$?
     part replay "tables in replay.txt, replay-*.json; the picture is report.html" $code $((SECONDS - start))
 fi
 
 if wants bench; then
     start=$SECONDS code=0
-    timeout "$limit" "$python" -m tenure bench >"$out/bench.txt" 2>&1 </dev/null || code=$?
-    part bench "bench.txt" $code $((SECONDS - start))
+    timeout $((limit * 2)) "$python" -m tenure bench ${QUICK:-} --json >"$out/bench.json" 2>"$out/logs/bench.log" </dev/null || code=$?
+    timeout $((limit * 2)) "$python" -m tenure bench ${QUICK:-} >"$out/bench.txt" 2>>"$out/logs/bench.log" </dev/null || code=$?
+    part bench "bench.txt, bench.json" $code $((SECONDS - start))
 fi
 
 # The peers' packages, where their wheels are here.
@@ -112,13 +129,53 @@ if { wants peers || wants sanitizer; } && compgen -G "$here/peers/*.whl" >/dev/n
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
 fi
 
+# compile_peers: peers.cpp against RMM's headers and ours, or the reason why not.
+compile_peers() {
+    local rmm=$out/peers/librmm logger=$out/peers/rapids_logger cuda=${CUDA_HOME:-/usr/local/cuda} cxx=${CXX:-g++}
+    command -v "$cxx" >/dev/null 2>&1 || { echo "no C++ compiler ($cxx)" && return 1; }
+    [ -d "$rmm/include/rmm" ] || { echo "no headers of RMM (librmm) in $here/peers" && return 1; }
+    [ -f "$cuda/include/cuda_runtime_api.h" ] || { echo "no headers of CUDA in $cuda/include (set CUDA_HOME)" && return 1; }
+    "$cxx" -std=c++20 -O2 -DNDEBUG -I"$site/tenure/include" -isystem "$rmm/include/rapids" -isystem "$rmm/include" \
+        -isystem "$logger/include" -isystem "$cuda/include" "$here/peers.cpp" -o "$out/peers.program" \
+        -L"$site/tenure/lib" -l:libtenure.so.0 -L"$rmm/lib64" -lrmm -L"$logger/lib64" -lrapids_logger -L"$cuda/lib64" -lcudart -pthread -ldl \
+        -Wl,-rpath,"$site/tenure/lib:$rmm/lib64:$logger/lib64:$cuda/lib64" >"$out/logs/peers-compile.log" 2>&1 ||
+        { echo "peers.cpp did not compile: $(grep -m 1 error "$out/logs/peers-compile.log")" && return 1; }
+}
+
 if wants peers; then
-    start=$SECONDS code=0
-    if compgen -G "$here/peers/*.whl" >/dev/null; then
-        PYTHONPATH=$site:$out/peers timeout "$limit" "$python" "$here/peers.py" >"$out/peers.txt" 2>"$out/logs/peers.log" </dev/null || code=$?
-        part peers "peers.txt$([ $code = 0 ] || tail -n 1 "$out/logs/peers.log")" $code $((SECONDS - start))
+    start=$SECONDS code=0 why="" beside=peers-cpp.txt
+    PYTHONPATH=$site:$out/peers timeout $((limit * 2)) "$python" "$here/peers.py" ${QUICK:-} --json "$out/peers.json" >"$out/peers.txt" 2>"$out/logs/peers.log" </dev/null || code=$?
+    if why=$(compile_peers); then
+        timeout $((limit * 2)) "$out/peers.program" ${QUICK:-} --json "$out/peers-cpp.json" >"$out/peers-cpp.txt" 2>"$out/logs/peers-cpp.log" </dev/null || code=$?
     else
-        echo "peers      skipped         no wheels of RMM in $here/peers" | tee -a "$out/summary.txt"
+        beside="C++ left out: $why"
+    fi
+    part peers "peers.txt, $beside$([ $code = 0 ] || tail -qn 1 "$out/logs/peers.log" "$out/logs/peers-cpp.log" 2>/dev/null)" $code $((SECONDS - start))
+fi
+
+if wants check; then
+    # The small C++ programs, and the patterns for a few seconds, under memcheck: nothing may be reported. Each launch ends
+    # before the next call, since the tool takes a free for done when the call is made (docs/tools.md). Calls that the driver
+    # refuses are no errors here: some tests ask for more than there is.
+    start=$SECONDS good=() bad=()
+    tool=${COMPUTE_SANITIZER:-$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer)}
+    if [ -z "$tool" ]; then
+        skipped check "no compute-sanitizer: put it on PATH, or name it in COMPUTE_SANITIZER"
+    elif [ "$TENURE_DEVICE" = sim ]; then
+        skipped check "compute-sanitizer sees kernels of a GPU, and this is the simulated device"
+    else
+        # checked NAME COMMAND...: one program under the tool.
+        checked() {
+            local name=$1 code=0
+            shift
+            (cd "$out" && LD_LIBRARY_PATH="$site/tenure/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" timeout "$limit" \
+                "$tool" --tool memcheck --nvtx yes --force-blocking-launches --report-api-errors no --error-exitcode 99 "$@") >"$out/logs/check.$name.log" 2>&1 </dev/null || code=$?
+            if [ $code = 0 ]; then good+=("$name"); else bad+=("$name($code)"); fi
+        }
+        for name in types rules threads; do checked $name "$here/cpp/$name"; done
+        PATTERN_SECONDS=${CHECK_SECONDS:-10} PATTERN_BYTES=$((256 << 20)) checked patterns \
+            "$here/rust/tenure-core.pool_patterns" --nocapture --exact every_block_keeps_its_owners_pattern
+        part check "under memcheck without an error: ${good[*]:-none}; with one: ${bad[*]:-none}" ${#bad[@]} $((SECONDS - start))
     fi
 fi
 
@@ -127,7 +184,7 @@ if wants sanitizer; then
     start=$SECONDS code=0
     PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" "$here/sanitizer.py" >"$out/sanitizer.txt" 2>"$out/logs/sanitizer.log" </dev/null || code=$?
     if [ $code = 0 ] && grep -q ^skipped "$out/sanitizer.txt"; then
-        echo "sanitizer  skipped         $(sed -n 's/^skipped: //p' "$out/sanitizer.txt")" | tee -a "$out/summary.txt"
+        skipped sanitizer "$(sed -n 's/^skipped: //p' "$out/sanitizer.txt")"
     else
         part sanitizer "sanitizer.txt, logs/sanitizer.log" $code $((SECONDS - start))
     fi
@@ -136,5 +193,6 @@ fi
 [ -f "$out/bench.txt" ] && cat "$out/bench.txt"
 [ -f "$out/peers.txt" ] && cat "$out/peers.txt"
 [ -f "$out/sanitizer.txt" ] && cat "$out/sanitizer.txt"
+[ -f "$out/peers-cpp.txt" ] && cat "$out/peers-cpp.txt"
 echo "results in $out"
 exit $((failed > 0))

@@ -64,12 +64,12 @@ fn stream_out(stream: StreamRef<'_>) -> tenure_stream {
 }
 
 /// The error of a function that answered `status`: what it told by `tenure_error_set`, or the bare status.
-fn failed(status: tenure_status, what: &str) -> Error {
+pub(crate) fn failed(status: tenure_status, what: &str) -> Error {
     match guard::take() {
         // A status that has no form of its own here (a CUDA error that the callback made up) was kept as a callback's.
         Some(error) if guard::status_of(&error) == status || matches!(error, Error::Callback(..)) => error,
         _ if status == TENURE_ERROR_OUT_OF_MEMORY => Error::OutOfMemory(Box::default()),
-        _ => Error::Callback(format!("the {what} function of a user's resource failed with status {status}"), None),
+        _ => Error::Callback(format!("the {what} function of a user failed with status {status}"), None),
     }
 }
 

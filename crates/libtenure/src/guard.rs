@@ -22,6 +22,8 @@ struct Last {
     name: CString,
     call: CString,
     resource: CString,
+    pending: CString,
+    tried: CString,
 }
 
 thread_local! {
@@ -35,6 +37,16 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<()>) -> tenure_status {
         return set(Error::Forked);
     }
     run(body)
+}
+
+/// Runs the short way of a function, which says `None` to be taken the whole way instead. Nothing is checked here that the
+/// whole way checks again; a panic takes it, too.
+#[inline]
+pub(crate) fn at_hand<R>(body: impl FnOnce() -> Option<R>) -> Option<R> {
+    if !instance::is_checked() {
+        return None;
+    }
+    catch_unwind(AssertUnwindSafe(body)).ok().flatten()
 }
 
 /// Runs the body of a function that gives something back: in a forked child and while the process ends it only returns.
@@ -164,7 +176,7 @@ pub(crate) fn describe(out: &mut tenure_error) {
     let size = out.size;
     let filled = LAST.try_with(|last| {
         let Ok(mut last) = last.try_borrow_mut() else { return };
-        let Last { error, told, message, name, call, resource } = &mut *last;
+        let Last { error, told, message, name, call, resource, pending, tried } = &mut *last;
         let fresh = !std::mem::replace(told, true);
         let tell = |text: &mut CString, new: &dyn Fn() -> String| {
             if fresh {
@@ -186,6 +198,12 @@ pub(crate) fn describe(out: &mut tenure_error) {
                     detail.driver_free = oom.driver_free;
                     detail.driver_total = oom.driver_total;
                     detail.resource = resource.as_ptr();
+                    tell(pending, &|| oom.pending_text());
+                    tell(tried, &|| oom.tried_text());
+                    detail.cached = oom.cached;
+                    detail.unproven = oom.unproven;
+                    detail.pending = pending.as_ptr();
+                    detail.tried = tried.as_ptr();
                 }
                 Error::Misuse(misuse) => {
                     detail.ptr = misuse.ptr;
@@ -247,20 +265,29 @@ fn empty(size: usize) -> tenure_error {
         owner_bytes: 0,
         payload_kind: 0,
         misuse_kind: 0,
+        cached: 0,
+        unproven: 0,
+        pending: NOTHING,
+        tried: NOTHING,
     }
 }
 
 /// Exported functions of one file, each with the guard that is named first: `guard` for what works on the engine,
 /// `guard_release` for what gives something back, `run` for what may be asked at any time; and `try` in front of one for
-/// functions that never wait.
+/// functions that never wait. A block after `first` is the function's short way ([`at_hand`]).
 macro_rules! exports {
     (try $guard:ident: $($rest:tt)*) => { $crate::guard::exports!(@ (|body| $crate::guard::without_waiting(|| $crate::guard::$guard(body))) $($rest)*); };
     ($guard:ident: $($rest:tt)*) => { $crate::guard::exports!(@ ($crate::guard::$guard) $($rest)*); };
-    (@ $guard:tt $( fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block )*) => {
+    (@ $guard:tt $( fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(first $first:block)? $body:block )*) => {
         $(
             #[doc = concat!("`", stringify!($name), "` of the C ABI; its text is in `tenure-abi`.")]
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> tenure_abi::tenure_status {
+                $(
+                    if let Some(status) = $crate::guard::at_hand(|| $first) {
+                        return status;
+                    }
+                )?
                 $guard(|| { $body; Ok(()) })
             }
         )*

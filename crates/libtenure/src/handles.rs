@@ -174,6 +174,32 @@ pub(crate) unsafe fn carried<'a>(given: tenure_stream) -> Result<StreamRef<'a>> 
     Ok(StreamRef { raw, object: Some(object), stored: false })
 }
 
+/// [`carried`] where nothing about the stream is wrong.
+///
+/// # Safety
+/// As there.
+#[inline]
+pub(crate) unsafe fn carried_if_right<'a>(given: tenure_stream) -> Option<StreamRef<'a>> {
+    // SAFETY: by this function's contract.
+    let raw = unsafe { RawStream::from_raw(given.raw) };
+    if given.object == 0 {
+        return Some(StreamRef::raw(raw));
+    }
+    // SAFETY: as in `carried`.
+    let object = unsafe { &*POINTERS.get(given.object)? };
+    (object.handle() == given.object && object.raw() == raw).then_some(StreamRef {
+        raw,
+        object: Some(object),
+        stored: false,
+    })
+}
+
+/// The resource of a reference, where that is alive and named as usual.
+#[inline]
+pub(crate) fn named_if_right(resource: tenure_resource) -> Option<Named> {
+    Named::borrowed(resource & !LIGHT)
+}
+
 /// Where the stream objects are, by the index in their handles: read without a lock.
 struct Pointers([OnceCell<Box<[AtomicPtr<StreamObject>]>>; POINTER_CHUNKS]);
 

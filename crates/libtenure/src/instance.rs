@@ -15,6 +15,12 @@ use tenure_core::sync::atomic::{AtomicBool, Ordering};
 static VERDICT: OnceCell<Option<CString>> = OnceCell::new();
 static IS_INSTANCE: AtomicBool = AtomicBool::new(false);
 
+/// True once [`check`] has found that this is the instance of the process.
+#[inline]
+pub(crate) fn is_checked() -> bool {
+    IS_INSTANCE.load(Ordering::Relaxed)
+}
+
 /// Fails when another engine is the process's instance. One relaxed load once it is known.
 pub(crate) fn check() -> Result<()> {
     if IS_INSTANCE.load(Ordering::Relaxed) {

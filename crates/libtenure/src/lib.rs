@@ -11,14 +11,17 @@
 
 #![allow(clippy::missing_safety_doc, reason = "the contract of each exported function is its text in tenure-abi")]
 
+mod bins;
 mod buffer;
 mod callback;
+mod capture;
 mod current;
 mod device;
 mod guard;
 mod handles;
 mod instance;
 mod library;
+mod low_memory;
 mod many;
 mod resource;
 mod sim;

@@ -14,6 +14,7 @@ use crate::handles::{text_out, writable, write};
 pub(crate) fn at_driver_init() {
     extern "C" fn ending() {
         tenure_driver::process::begin_exit();
+        tenure_core::pool::end_background();
     }
     // SAFETY: registers a function without arguments. A failure (no room in the table) leaves exit as unsafe as without
     // tenure; nothing better can be done.

@@ -13,10 +13,10 @@ use tenure_core::sync::Mutex;
 
 use crate::callback::{Functions, face_of};
 use crate::device::ordinal;
-use crate::guard::exports;
+use crate::guard::{exports, set};
 use crate::handles::{
-    address, anchor_out, carried, fill, fillable, light_out, named, options, pointer, properties_of, property_bits,
-    release, resolved, sized, text, upstream, writable, write,
+    address, anchor_out, carried, carried_if_right, fill, fillable, light_out, named, named_if_right, options, pointer,
+    properties_of, property_bits, release, resolved, sized, text, upstream, writable, write,
 };
 
 pub(crate) fn or_default(alignment: usize) -> usize {
@@ -57,7 +57,12 @@ fn pool_options(given: tenure_pool_options) -> PoolOptions {
         release_threshold: given.release_threshold,
         assume_no_capture: given.assume_no_capture != 0,
         plain_chunks: given.plain_chunks != 0,
+        remap: given.no_remap == 0,
+        grow_ahead: given.grow_ahead != 0,
+        decay_ms: given.decay_ms,
+        chunk_bytes: given.chunk_bytes,
         prefer: if given.prefer_footprint != 0 { Prefer::Footprint } else { Prefer::Concurrency },
+        ..PoolOptions::default()
     }
 }
 
@@ -292,7 +297,19 @@ exports! { guard:
 
     fn tenure_allocate(
         resource: tenure_resource, bytes: usize, alignment: usize, given: tenure_stream, out: *mut *mut c_void,
-    ) {
+    ) first {
+        // SAFETY: by the contract of the C ABI.
+        let (stream, named) = (unsafe { carried_if_right(given) }?, named_if_right(resource)?);
+        // SAFETY: the address of a variable of the caller, where it is not null.
+        let out = unsafe { out.as_mut() }?;
+        match named.allocate_at_hand(bytes, or_default(alignment), stream)? {
+            Ok(ptr) => {
+                *out = pointer(ptr);
+                Some(TENURE_OK)
+            }
+            Err(error) => Some(set(*error)),
+        }
+    } {
         writable(out)?;
         // SAFETY: by the contract of the C ABI.
         let stream = unsafe { carried(given) }?;
@@ -333,7 +350,11 @@ exports! { guard_release:
 
     fn tenure_deallocate(
         resource: tenure_resource, ptr: *mut c_void, bytes: usize, alignment: usize, given: tenure_stream,
-    ) {
+    ) first {
+        // SAFETY: by the contract of the C ABI.
+        let (stream, named) = (unsafe { carried_if_right(given) }?, named_if_right(resource)?);
+        named.deallocate_at_hand(address(ptr), bytes, or_default(alignment), stream).then_some(TENURE_OK)
+    } {
         // SAFETY: by the contract of the C ABI.
         let stream = unsafe { carried(given) }?;
         named(resource)?.deallocate(address(ptr), bytes, or_default(alignment), stream)?;

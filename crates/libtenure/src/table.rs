@@ -2,7 +2,9 @@
 
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
-use crate::{buffer::*, current::*, device::*, library::*, many::*, resource::*, sim::*};
+use crate::{
+    bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*, resource::*, sim::*,
+};
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
 pub(crate) static TABLE: tenure_api = tenure_api {
@@ -104,6 +106,22 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     sim_active: tenure_sim_active,
     sim_set_memory: tenure_sim_set_memory,
     device_used: tenure_device_used,
+    fixed_size_create: tenure_fixed_size_create,
+    binning_create: tenure_binning_create,
+    binning_add_bin: tenure_binning_add_bin,
+    binning_bin: tenure_binning_bin,
+    arena_create: tenure_arena_create,
+    low_memory_add: tenure_low_memory_add,
+    low_memory_remove: tenure_low_memory_remove,
+    low_memory: tenure_low_memory,
+    shared_arena_create: tenure_shared_arena_create,
+    shared_arena_release: tenure_shared_arena_release,
+    capture_scope_enter: tenure_capture_scope_enter,
+    capture_scope_exit: tenure_capture_scope_exit,
+    sim_capture_begin: tenure_sim_capture_begin,
+    sim_capture_end: tenure_sim_capture_end,
+    sim_graph_launch: tenure_sim_graph_launch,
+    sim_graph_destroy: tenure_sim_graph_destroy,
     allocate_many: tenure_allocate_many,
     deallocate_many: tenure_deallocate_many,
     buffer_create_many: tenure_buffer_create_many,

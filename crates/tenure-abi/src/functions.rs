@@ -272,7 +272,8 @@ functions! {
 
     // ------------------------------------------------------------------ logs
 
-    /// Replays a log. `options` is JSON: `{"log": PATH, "resource": "cuda"|"async"|"pool"|"pool:SIZE", "repeat": N, "html": PATH or absent}`. The answer is
+    /// Replays a log. `options` is JSON: `{"log": PATH, "resource": "cuda"|"async"|"pool"|"pool:SIZE", "repeat": N, "html": PATH or absent}`,
+    /// and `"threads": true` for a thread for each thread of the log, `"smallest": true` for the smallest fixed pool that it fits. The answer is
     /// JSON with the fields that `tenure replay --json` prints.
     fn replay(options: *const c_char, progress: tenure_progress_fn, context: *mut c_void, out: *mut tenure_text) -> tenure_status;
 
@@ -297,6 +298,55 @@ functions! {
     /// Bytes live on the device: what is handed out by the driver.
     fn device_used(device: i32, out: *mut u64) -> tenure_status;
 
+    // ------------------------------------------------------------------ resources that sort requests by size, and the arena
+
+    /// Blocks of one size over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one). What is larger than a block is `TENURE_ERROR_INVALID_ARGUMENT`.
+    /// `options` may be null: 128 blocks of 1 MiB.
+    fn fixed_size_create(upstream: tenure_resource, options: *const tenure_fixed_size_options, out: *mut tenure_resource) -> tenure_status;
+    /// Sends each request to the smallest bin that is large enough, and what no bin takes to `upstream` (`TENURE_RESOURCE_CURRENT`: the current one).
+    /// `options` may be null: no bins at first.
+    fn binning_create(upstream: tenure_resource, options: *const tenure_binning_options, out: *mut tenure_resource) -> tenure_status;
+    /// Adds a bin for requests of up to `allocation_size` bytes (rounded up to a multiple of 256), at any time. `bin_resource` serves it and is held;
+    /// `TENURE_RESOURCE_NULL` makes a fixed-size resource with blocks of that size over the upstream, which takes nothing before its first use. A size
+    /// that has a bin keeps it: without a resource nothing is done then, with one it is an error.
+    fn binning_add_bin(binning: tenure_resource, allocation_size: u64, bin_resource: tenure_resource) -> tenure_status;
+    /// A bin, by its place in the order of sizes: the size up to which it serves in `allocation_size` (may be null) and a reference to its resource in
+    /// `out`. Beyond the last one: `TENURE_RESOURCE_NULL`, 0 and `TENURE_OK`.
+    fn binning_bin(binning: tenure_resource, index: u32, allocation_size: *mut u64, out: *mut tenure_resource) -> tenure_status;
+    /// An arena over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one): memory of one size, taken at once, that many threads and streams share.
+    /// `options` may be null: half of what is free on the current device.
+    fn arena_create(upstream: tenure_resource, options: *const tenure_arena_options, out: *mut tenure_resource) -> tenure_status;
+    // ------------------------------------------------------------------ memory of the whole process
+
+    /// Calls `hook` whenever a pool is about to fail, after everything that the library can do by itself.
+    fn low_memory_add(hook: tenure_low_memory_fn, owner: tenure_owner, out: *mut tenure_low_memory_hook) -> tenure_status;
+    /// Removes a hook; a call in flight on another thread may still end after this.
+    fn low_memory_remove(hook: tenure_low_memory_hook) -> tenure_status;
+    /// For other libraries that need memory: makes the pools on `device` (-1: the current one) give back idle memory until `bytes` bytes went, or all
+    /// that is idle with 0; writes how many did. May wait for the device. Release thresholds do not count.
+    fn low_memory(device: i32, bytes: u64, released: *mut u64) -> tenure_status;
+    // ------------------------------------------------------------------ captures
+
+    /// Makes a name for memory that several graphs share which never run at the same time: each pool keeps one arena for it, and what one graph freed
+    /// while it was captured serves the next. The arena goes when name, graphs and allocations are gone.
+    fn shared_arena_create(out: *mut tenure_shared_arena) -> tenure_status;
+    /// Gives a name back. Open scopes keep it.
+    fn shared_arena_release(arena: tenure_shared_arena) -> tenure_status;
+    /// Opens a scope for captures of `stream`, whichever thread allocates in them; a raw value must be alive until the scope ends. The per-thread
+    /// default stream (2) stands for this thread: only inside such a scope is it asked for capture in every allocation. `arena` 0: each capture has
+    /// memory of its own, as without a scope. Captures that share an arena follow each other.
+    fn capture_scope_enter(stream: tenure_stream, arena: tenure_shared_arena, out: *mut tenure_capture_scope) -> tenure_status;
+    /// Ends a scope, in any order and from any thread.
+    fn capture_scope_exit(scope: tenure_capture_scope) -> tenure_status;
+
+    /// For tests, on CUDA too: begins the capture of a stream (`mode` 0 global, 1 thread-local, 2 relaxed).
+    fn sim_capture_begin(stream: tenure_stream, mode: u32) -> tenure_status;
+    /// For tests: ends the capture of a stream and makes its graph ready to run.
+    fn sim_capture_end(stream: tenure_stream, out: *mut tenure_graph) -> tenure_status;
+    /// For tests: runs a graph in the order of a stream.
+    fn sim_graph_launch(graph: tenure_graph, stream: tenure_stream) -> tenure_status;
+    /// For tests: ends a graph. A run that is under way ends first.
+    fn sim_graph_destroy(graph: tenure_graph) -> tenure_status;
     // ------------------------------------------------------------------ many blocks in one call
 
     /// Allocates `count` blocks, of `bytes[i]` bytes each, usable in the order of `stream`: all of them, or an error and none. `out` has room for

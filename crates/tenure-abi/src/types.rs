@@ -55,6 +55,14 @@ pub type tenure_stream_object = u64;
 pub type tenure_scope = u64;
 /// A listener of the table of current resources.
 pub type tenure_listener = u64;
+/// A function that is asked for memory when a pool is about to fail.
+pub type tenure_low_memory_hook = u64;
+/// A name for memory that graphs share which never run at once. Given back with `tenure_shared_arena_release`.
+pub type tenure_shared_arena = u64;
+/// A scope around captures of a stream.
+pub type tenure_capture_scope = u64;
+/// A graph of `tenure_sim_capture_end`. Given back with `tenure_sim_graph_destroy`.
+pub type tenure_graph = u64;
 
 /// A stream, as a call carries it.
 ///
@@ -128,6 +136,14 @@ pub struct tenure_error {
     pub payload_kind: u32,
     /// Ownership: 1 unknown pointer, 2 interior pointer, 3 wrong resource, 4 wrong size, 5 wrong alignment, 6 double free.
     pub misuse_kind: u32,
+    /// Out of memory: bytes the resource holds and has not handed out.
+    pub cached: u64,
+    /// Out of memory: bytes of them that other streams may not have before the device is waited for.
+    pub unproven: u64,
+    /// Out of memory: the streams that hold most of what is cached, and how much; empty when none does.
+    pub pending: *const c_char,
+    /// Out of memory: what was tried, in order, and what came of it; empty when nothing could help.
+    pub tried: *const c_char,
 }
 
 /// One request, as a resource of user functions sees it.
@@ -277,6 +293,62 @@ pub struct tenure_pool_options {
     pub assume_no_capture: u32,
     /// 1: take plain chunks from the upstream even where the pool could map address ranges of its own.
     pub plain_chunks: u32,
+    /// 1: idle pages are never mapped a second time where a larger range is needed. For users whose network cards keep what
+    /// they know of an address.
+    pub no_remap: u32,
+    /// 1: a thread of the library grows the pool after it had to grow, so that nobody waits for the next growth.
+    pub grow_ahead: u32,
+    /// Pages that have been idle for so many milliseconds are given back by themselves. 0: never.
+    pub decay_ms: u64,
+    /// The unit of growth, and the largest piece that is mapped or given back as a whole: a power of two of 2 MiB to 1 GiB. 0:
+    /// what suits the size of the pool.
+    pub chunk_bytes: u64,
+}
+
+/// How a resource of blocks of one size is made. Zero the structure, set `size` and what you care about.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct tenure_fixed_size_options {
+    /// Bytes of this structure as the caller knows it.
+    pub size: usize,
+    /// Bytes of a block, rounded up to a multiple of 256. 0: 1 MiB.
+    pub block_size: u64,
+    /// Blocks taken at construction, at once or an error, and as many at a time later. 0: none at first, and one after the other.
+    pub blocks_to_preallocate: u64,
+    /// The device, or -1 for the current one.
+    pub device: i32,
+    /// For later: leave it 0.
+    pub unused: u32,
+}
+
+/// How a resource of bins is made. Zero the structure, set `size` and what you care about.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct tenure_binning_options {
+    /// Bytes of this structure as the caller knows it.
+    pub size: usize,
+    /// 1: a bin of 2^n bytes for each n from `min_size_exponent` to `max_size_exponent`, unless both are -1. 0: no bins at first.
+    pub has_exponents: u32,
+    /// The exponent of the smallest bin.
+    pub min_size_exponent: i32,
+    /// The exponent of the largest bin.
+    pub max_size_exponent: i32,
+    /// The device of the bins that are made here, or -1 for the current one.
+    pub device: i32,
+}
+
+/// How an arena is made. Zero the structure, set `size` and what you care about.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct tenure_arena_options {
+    /// Bytes of this structure as the caller knows it.
+    pub size: usize,
+    /// Bytes of the arena, taken at construction, at once or an error. 0: half of what is free on the device.
+    pub arena_size: u64,
+    /// The device, or -1 for the current one.
+    pub device: i32,
+    /// 1: each request that cannot be served leaves the state of the arena in `tenure_arena_memory_dump.log` in the working directory.
+    pub dump_log_on_failure: u32,
 }
 
 /// How a stream-ordered resource over a driver pool of its own is made.
@@ -377,6 +449,12 @@ pub struct tenure_device_info {
 /// call; `version` rises by at least one with each change.
 pub type tenure_listener_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, device: i32, resource: tenure_resource, version: u64)>;
+
+/// Called when a pool is about to fail for want of `bytes` bytes on `device`: without a lock, on any thread, perhaps on several at once. It frees what
+/// it can, writes how many bytes to `released`, and may call any function of the library; what fails in here calls nobody. A function that fails calls
+/// `tenure_error_set` and returns the status, which is noted and stops nothing.
+pub type tenure_low_memory_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, device: i32, bytes: u64, released: *mut u64) -> tenure_status>;
 
 /// Called for a free that cannot return an error and was wrong. `message` is one line.
 pub type tenure_misuse_fn = Option<unsafe extern "C" fn(context: *mut c_void, message: *const c_char)>;

@@ -3,7 +3,7 @@
 //! The command is a client like every other face: what it does happens in `libtenure`, and what it adds is arguments, a
 //! progress bar on a terminal, and tables.
 //!
-//! Exit code 0: done. 1: an event of a replayed log failed that had not failed in the log. 2: the arguments, a log, the
+//! Exit code 0: done. 1: an event of a replayed log failed that had not failed in the log, or a row of `bench`. 2: the arguments, a log, the
 //! library or the device cannot be used; one sentence on stderr says why and what to do.
 
 use std::io::{self, Write};
@@ -32,7 +32,9 @@ enum Command {
     Replay(replay::Options),
     /// Says what device, driver, versions and capabilities are here.
     Info(info::Options),
-    /// Measures the first costs, each beside a reference measured in the same run.
+    /// Measures what operations cost, each beside a reference measured in the same run.
+    ///
+    /// Exit code 1 when a row failed.
     Bench(bench::Options),
 }
 
@@ -110,7 +112,7 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Replay(options) => replay::run(options, &mut out),
         Command::Info(options) => info::run(options, &mut out).map(|()| true),
-        Command::Bench(options) => bench::run(options, &mut out).map(|()| true),
+        Command::Bench(options) => bench::run(options, &mut out),
     };
     match result.and_then(|good| Ok(out.flush().map(|()| good)?)) {
         Ok(true) => ExitCode::SUCCESS,

@@ -25,6 +25,12 @@ pub(crate) struct Options {
     /// Number of timed passes.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000), value_name = "N")]
     repeat: u32,
+    /// Replays each thread of a log on a thread of its own, keeping the order of the calls for each address.
+    #[arg(long)]
+    threads: bool,
+    /// Also finds the smallest fixed pool (pool:SIZE) in which a log replays without a failure, to 256 KiB.
+    #[arg(long)]
+    smallest: bool,
     /// Writes a page with pictures: memory over time, and the address space at the peak.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -54,6 +60,18 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<bool, Failu
         "resource": options.resource,
         "repeat": options.repeat,
     });
+    if options.threads {
+        order["threads"] = true.into();
+    }
+    if options.smallest {
+        if options.resource != "pool" {
+            return Err(Failure::Input(format!(
+                "--smallest looks for a size among pools that have one: leave --resource {} out",
+                options.resource
+            )));
+        }
+        order["smallest"] = true.into();
+    }
     if let Some(html) = &options.html {
         order["html"] = text(html)?.into();
     }
@@ -74,7 +92,7 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<bool, Failu
     if options.json {
         writeln!(out, "{:#}", Value::Array(reports.clone()))?;
     } else {
-        print(&reports, out)?;
+        print(&reports, options.smallest, out)?;
         if let Some(html) = &options.html {
             writeln!(out, "\nThe page is {}.", html.display())?;
         }
@@ -105,7 +123,7 @@ fn bar() -> ProgressBar {
     bar
 }
 
-fn print(reports: &[Value], out: &mut impl Write) -> Result<(), Failure> {
+fn print(reports: &[Value], smallest: bool, out: &mut impl Write) -> Result<(), Failure> {
     let titles = [
         "log",
         "resource",
@@ -116,17 +134,24 @@ fn print(reports: &[Value], out: &mut impl Write) -> Result<(), Failure> {
         "peak reserved",
         "overhead",
         "ns/event",
+        "p50",
+        "p99",
+        "max",
         "driver calls/event",
         "failed",
+        "smallest pool",
+        "over live",
     ];
-    let mut table = Table::new(&titles, 2);
+    // What was not looked for has no columns.
+    let columns = if smallest { titles.len() } else { titles.len() - 2 };
+    let mut table = Table::new(&titles[..columns], 2);
     for report in reports {
         let log = report["log"].as_str().unwrap_or_default();
         let name = Path::new(log).file_name().map_or_else(|| log.into(), |name| name.to_string_lossy());
         let count = |key: &str| report[key].as_u64().map_or("-".into(), |n| n.to_string());
         let size = |key: &str| report[key].as_u64().map_or("-".into(), |n| Bytes::new(n).to_string());
         let float = |key: &str, digits: usize| report[key].as_f64().map_or("-".into(), |x| format!("{x:.digits$}"));
-        table.row(vec![
+        let mut cells = vec![
             name.into_owned(),
             report["resource"].as_str().unwrap_or("-").to_owned(),
             count("events"),
@@ -136,17 +161,31 @@ fn print(reports: &[Value], out: &mut impl Write) -> Result<(), Failure> {
             size("peak_reserved_bytes"),
             float("overhead", 3),
             float("ns_per_event", 1),
+            count("ns_per_event_p50"),
+            count("ns_per_event_p99"),
+            count("ns_per_event_max"),
             float("driver_calls_per_event", 4),
             count("failed_events"),
-        ]);
+            size("smallest_pool_bytes"),
+            float("smallest_pool_over_live", 3),
+        ];
+        cells.truncate(columns);
+        table.row(cells);
     }
     let mut devices: Vec<_> = reports.iter().filter_map(|report| report["device"].as_str()).collect();
     devices.dedup();
     writeln!(out, "device: {}", devices.join(", "))?;
     table.write(out)?;
     for report in reports {
+        let log = report["log"].as_str().unwrap_or_default();
+        if let Some(reason) = report["smallest_pool_reason"].as_str() {
+            writeln!(out, "{log}: there is no smallest pool: {reason}")?;
+        }
+        if report["smallest_pool_bytes"].is_number() && report["smallest_pool_monotonic"] == false {
+            writeln!(out, "{log}: near the smallest pool there are larger ones in which it fails: take some MiB more")?;
+        }
         if let Some(failure) = report["first_failure"].as_str() {
-            writeln!(out, "{}: the first event that failed: {failure}", report["log"].as_str().unwrap_or_default())?;
+            writeln!(out, "{log}: the first event that failed: {failure}")?;
         }
     }
     Ok(())

@@ -165,7 +165,15 @@ fn arguments_that_are_none() {
     fails(&tenure(&["replay", as_text(&log), "--resource", "pool:lots"]), 2, &["512MiB"]);
     fails(&tenure(&["replay", as_text(&log), "--repeat", "0"]), 2, &["repeat"]);
     fails(&tenure(&["replay", as_text(&log), "--device", "tpu"]), 2, &["sim"]);
-    fails(&tenure(&["bench", "--filter", "nothing", "--device", "sim"]), 2, &["pair-c"]);
+    fails(&tenure(&["bench", "nothing", "--device", "sim"]), 2, &["pair, churn", "--list"]);
+    fails(&tenure(&["bench", "pair-own-256B", "", "--device", "sim"]), 2, &["begins with \"\""]);
+    fails(&tenure(&["bench", "--rounds", "0"]), 2, &["rounds"]);
+    fails(
+        &tenure(&["replay", as_text(&log), "--smallest", "--resource", "pool:1GiB"]),
+        2,
+        &["--resource pool:1GiB out"],
+    );
+    fails(&tenure(&["replay", as_text(&log), "--smallest", "--resource", "cuda"]), 2, &["--smallest"]);
 }
 
 #[test]
@@ -214,20 +222,145 @@ fn a_missing_library_is_a_sentence() {
     fails(&output, 2, &["/nonexistent/libtenure.so.0", "TENURE_LIBRARY"]);
 }
 
+const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/data/");
+
+#[test]
+fn replay_finds_the_smallest_pool() {
+    let folder = Folder::new("smallest");
+    let log = folder.file("a.csv", LOG);
+    let output = tenure(&["replay", as_text(&log), "--device", "sim", "--smallest", "--json"]);
+    let reports: Vec<Value> = serde_json::from_str(&good(&output)).unwrap();
+    let bytes = reports[0]["smallest_pool_bytes"].as_u64().unwrap();
+    assert!(bytes >= 3000 && bytes.is_multiple_of(256 << 10), "{bytes}");
+    assert!(reports[0]["smallest_pool_trials"].as_u64().unwrap() > 0);
+    good(&tenure(&["replay", as_text(&log), "--device", "sim", "--resource", &format!("pool:{bytes}")]));
+    let said = good(&tenure(&["replay", as_text(&log), "--device", "sim", "--smallest"]));
+    assert!(said.contains("smallest pool") && said.contains("over live"), "{said}");
+    // Not asked for, not looked for.
+    let output = tenure(&["replay", as_text(&log), "--device", "sim", "--json"]);
+    let reports: Vec<Value> = serde_json::from_str(&good(&output)).unwrap();
+    assert!(reports[0]["smallest_pool_bytes"].is_null());
+    // No size fits what the device does not have; that is an answer beside the failed event.
+    let log = folder.file("huge.csv", &LOG.replace(",500,", ",1125899906842624,"));
+    let output = tenure(&["replay", as_text(&log), "--device", "sim", "--smallest"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("there is no smallest pool: it does not fit"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn replay_runs_on_threads() {
+    let folder = Folder::new("threads");
+    let log = folder.file("a.csv", LOG);
+    for resource in ["cuda", "async", "pool", "pool:4MiB"] {
+        let arguments = ["replay", as_text(&log), "--device", "sim", "--threads", "--json", "--repeat", "3"];
+        let output = tenure(&[&arguments[..], &["--resource", resource]].concat());
+        let reports: Vec<Value> = serde_json::from_str(&good(&output)).unwrap();
+        assert_eq!((reports[0]["threaded"].as_bool(), reports[0]["failed_events"].as_u64()), (Some(true), Some(0)));
+        let [p50, p99, max] = ["p50", "p99", "max"].map(|p| reports[0][format!("ns_per_event_{p}")].as_u64().unwrap());
+        assert!(p50 <= p99 && p99 <= max && max > 0, "{p50} {p99} {max}");
+    }
+}
+
+#[test]
+fn a_log_whose_blocks_are_freed_on_other_streams_replays() {
+    let log = format!("{DATA}pipeline.dev0.csv");
+    let recorded = std::fs::read_to_string(&log).unwrap();
+    let mut made = std::collections::HashMap::new();
+    let mut elsewhere = 0;
+    for line in recorded.lines().skip(1) {
+        let fields: Vec<_> = line.split(',').collect();
+        match fields[2] {
+            "allocate" => assert!(made.insert(fields[3], fields[5]).is_none(), "handed out twice: {line}"),
+            _ => elsewhere += u32::from(made.remove(fields[3]).unwrap() != fields[5]),
+        }
+    }
+    assert!(elsewhere > 1000 && made.is_empty(), "{elsewhere}");
+    for more in [&["--smallest"][..], &["--threads"]] {
+        let output = tenure(&[&["replay", &log, "--device", "sim", "--json"], more].concat());
+        let reports: Vec<Value> = serde_json::from_str(&good(&output)).unwrap();
+        assert_eq!((reports[0]["failed_events"].as_u64(), reports[0]["streams"].as_u64()), (Some(0), Some(5)));
+        assert_eq!(reports[0]["left_live"], 0);
+    }
+}
+
 #[test]
 fn bench_rows_have_references() {
-    let output = tenure(&["bench", "--device", "sim", "--json", "--rounds", "1"]);
+    let names = ["pair-own-256B", "pair-try", "churn-c-100", "burst", "phase", "adaptors", "current", "buffer"];
+    let output = tenure(&[&["bench", "--device", "sim", "--json", "--quick"], &names[..]].concat());
     let all: Value = serde_json::from_str(&good(&output)).unwrap();
-    assert_eq!(all["simulated"], true);
+    assert_eq!((&all["simulated"], &all["failed"]), (&Value::Bool(true), &Value::Array(vec![])));
     let rows = all["rows"].as_array().unwrap();
-    let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["pair-c", "pair-c-try", "pair-rust", "churn", "current", "buffer-rust"]);
-    for row in rows {
-        assert!(row["ns"].as_f64().unwrap() > 0.0 && row["reference_ns"].as_f64().unwrap() > 0.0, "{row}");
-        assert!(!row["reference"].as_str().unwrap().is_empty());
+    let found: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    for name in names {
+        assert!(found.iter().any(|found| found.starts_with(name)), "{name} in {found:?}");
     }
-    let said = good(&tenure(&["bench", "--device", "sim", "--rounds", "1", "--filter", "pair"]));
-    assert!(said.contains("pair-rust") && !said.contains("churn"), "{said}");
+    for row in rows {
+        for key in ["ns", "mean_ns", "p50_ns", "p99_ns", "max_ns", "worst_thread_ns", "reference_ns", "ratio"] {
+            assert!(row[key].as_f64().unwrap() >= 0.0, "{key}: {row}");
+        }
+        assert!(row["ns"].as_f64().unwrap() > 0.0 && row["reference_ns"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["p50_ns"].as_f64() <= row["p99_ns"].as_f64() && row["p99_ns"].as_f64() <= row["max_ns"].as_f64());
+        assert!(!row["reference"].as_str().unwrap().is_empty() && !row["what"].as_str().unwrap().is_empty());
+    }
+    let row = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
+    assert_eq!(row("pair-own-256B")["driver_calls"], 1.0, "is it capturing?");
+    assert_eq!(row("pair-own-256B")["target"], "<= 80 ns");
+    assert!(row("pair-own-256B")["met"].is_boolean());
+    assert!(row("current-2")["growth"].as_f64().unwrap() > 0.0);
+    let said = good(&tenure(&["bench", "--device", "sim", "--rounds", "1", "--quick", "pair-rust", "churn-rust-100"]));
+    assert!(said.contains("pair-rust") && !said.contains("holes") && said.contains("reference: malloc"), "{said}");
+}
+
+#[test]
+fn bench_runs_threads_and_counts_what_is_counted() {
+    let names =
+        ["threads-own-4", "ownership-2", "handover-2", "random_allocations-1000-1MiB", "churn-c-10000", "holes-64"];
+    let output = tenure(&[&["bench", "--device", "sim", "--json", "--quick", "--rounds", "2"], &names[..]].concat());
+    let all: Value = serde_json::from_str(&good(&output)).unwrap();
+    let rows = all["rows"].as_array().unwrap();
+    let row = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
+    // A row over threads brings the row of one thread along, without which there is no growth.
+    assert_eq!(row("threads-own-1")["growth"], Value::Null);
+    let growth = row("threads-own-4");
+    assert!(growth["growth"].as_f64().unwrap() > 0.0 && growth["reference_growth"].as_f64().unwrap() > 0.0);
+    assert!(growth["worst_thread_ns"].as_f64() >= growth["ns"].as_f64());
+    let host = row("churn-c-10000")["host_bytes_per_block"].as_f64().unwrap();
+    assert!((8.0..4096.0).contains(&host), "{host}");
+    assert_eq!(rows.len(), names.len() + 2);
+}
+
+#[test]
+fn bench_lists_its_rows() {
+    let said = good(&tenure(&["bench", "--list"]));
+    for name in ["pair-own-256MiB", "churn-rust-100000", "threads-perthread-16", "phase-other", "adaptors-limiting"] {
+        assert!(said.contains(name), "{said}");
+    }
+    let rows: Vec<Value> = serde_json::from_str(&good(&tenure(&["bench", "--list", "--json", "burst"]))).unwrap();
+    assert!(rows.iter().all(|row| row["theme"] == "burst") && !rows.is_empty());
+}
+
+#[test]
+fn a_row_that_the_device_has_no_room_for_is_left_out_and_said() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command.args(["bench", "--device", "sim", "--quick", "pair-own-256MiB", "pair-own-256B"]);
+    let output = command.env("TENURE_SIM_MEMORY", "64MiB").output().unwrap();
+    let said = good(&output);
+    assert!(said.contains("left out") && said.contains("pair-own-256MiB: needs"), "{said}");
+}
+
+#[test]
+fn a_row_that_fails_ends_none_of_the_others() {
+    // A burst of 10 000 buffers does not fit.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
+    command
+        .args(["bench", "--device", "sim", "--quick", "--json", "burst", "current-1"])
+        .env("TENURE_SIM_MEMORY", "8MiB");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((all["rows"].as_array().unwrap().len(), &all["rows"][0]["name"]), (1, &Value::from("current-1")));
+    assert_eq!(all["failed"][0]["name"], "burst-single");
+    assert!(all["failed"][0]["error"].as_str().unwrap().contains("out of memory"), "{all}");
 }
 
 #[test]

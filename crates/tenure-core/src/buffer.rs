@@ -595,6 +595,7 @@ impl Buffer {
         if keep != 0 {
             // Before anything is taken: what may fail here leaves nothing to undo.
             order_before(&self.home, carried, self.default)?;
+            self.refuse_reading_into_graph(light, carried)?;
         }
         let ptr = if capacity == 0 { 0 } else { self.make_beside(light, &request, carried)? };
         // SAFETY: both blocks are live and at least this long; the old one is freed in the order of this very stream.
@@ -626,6 +627,19 @@ impl Buffer {
         self.device = device;
         self.used.clear();
         Ok(())
+    }
+
+    /// A move frees the old block. Where the copy that reads it becomes part of a graph, the graph would read what is
+    /// somebody else's by the time it runs, unless the block is the graph's own.
+    fn refuse_reading_into_graph(&self, light: &Light, stream: StreamRef<'_>) -> Result<()> {
+        match device::capture_of(stream, self.default)? {
+            Some(capture) if light.body().capture_of(self.ptr) != Some(capture) => Err(Error::Unsupported(
+                "the stream is capturing, and the buffer's memory was made outside of this capture: the graph would copy \
+                 from memory that the move frees; resize before the capture, or copy into a new buffer"
+                    .into(),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Allocates; on a default stream on the device of this buffer, whichever is current.

@@ -14,7 +14,7 @@
 //! small plain block, which the driver makes wait for everything on it.
 
 use tenure_driver::process::{self, Unusable};
-use tenure_driver::{CaptureStatus, Device, Driver, LoadError, RawStream, RelaxedCapture};
+use tenure_driver::{CaptureStatus, Current, Device, Driver, LoadError, RawStream, RelaxedCapture};
 
 use crate::error::{Error, OutOfMemory, Result};
 use crate::resource::{Info, MemoryResource, Request};
@@ -102,6 +102,18 @@ pub fn on<R>(device: i32, f: impl FnOnce() -> Result<R>) -> Result<R> {
     f()
 }
 
+/// Makes `device` current, until the guard goes, for a call of a resource that has no device of its own and would take memory
+/// of the one that is current. A resource with one needs nothing.
+///
+/// # Errors
+/// What the driver says.
+pub(crate) fn current_for(resource: &dyn MemoryResource, device: i32) -> Result<Option<Current>> {
+    match resource.device() {
+        Some(own) if own >= 0 => Ok(None),
+        _ => Ok(Some(driver()?.device(device)?.enter()?)),
+    }
+}
+
 /// [`on`] for a request that names `stream`, which belongs to `device` and must not be capturing: each question is asked
 /// once.
 ///
@@ -176,6 +188,24 @@ pub(crate) fn is_capturing(stream: StreamRef<'_>, device: &Device) -> Result<boo
     Ok(device.driver().stream_capture_status(stream.raw)? != CaptureStatus::None)
 }
 
+/// The capture that a live stream takes part in: its number, or 0 where it cannot be told (the capture is invalid, or is
+/// that of a stream that synchronises with the legacy one). `None` when there is none, or nobody may ask.
+///
+/// # Errors
+/// What the driver says of the handle.
+pub(crate) fn capture_of(stream: StreamRef<'_>, default: i32) -> Result<Option<u64>> {
+    if !stream.is_live() {
+        return Ok(None);
+    }
+    let driver = driver()?;
+    let _current = match stream.raw.is_special() && default >= 0 {
+        true => Some(driver.device(default)?.enter()?),
+        false => None,
+    };
+    let info = driver.stream_capture_info(stream.raw)?;
+    Ok((info.status != CaptureStatus::None).then_some(info.id))
+}
+
 fn capturing_error(kind: &str) -> Error {
     Error::Unsupported(format!(
         "the stream is capturing, and memory of a {kind} resource is neither made nor freed inside a graph: do so \
@@ -248,6 +278,9 @@ pub fn out_of_memory(request: &Request, kind: &str, info: &Info, device: i32) ->
         driver_free,
         driver_total,
         resource: kind.to_owned(),
+        cached: info.cached_bytes,
+        unproven: info.unproven_bytes,
+        ..OutOfMemory::default()
     }))
 }
 

@@ -27,6 +27,46 @@ pub struct OutOfMemory {
     pub driver_total: u64,
     /// The resource and what it stands on, outermost first: `"statistics > pool > cuda"`.
     pub resource: String,
+    /// Bytes that the resource holds and has not handed out.
+    pub cached: u64,
+    /// Bytes of them that other streams may not have before the device is waited for.
+    pub unproven: u64,
+    /// The streams that hold most of what is cached.
+    pub pending: Vec<Pending>,
+    /// What was tried before giving up, in order.
+    pub tried: Vec<Tried>,
+}
+
+/// Free memory that one stream may have at once and others only after its work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    /// The stream, for people.
+    pub stream: String,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// One way to more memory, and what came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tried {
+    /// What was tried, for people.
+    pub step: &'static str,
+    /// What came of it.
+    pub outcome: &'static str,
+}
+
+impl OutOfMemory {
+    /// [`pending`](Self::pending) for people: `"stream 0x7f00 2.00 MiB, the legacy stream 1.00 MiB"`; empty without any.
+    pub fn pending_text(&self) -> String {
+        let all: Vec<String> = self.pending.iter().map(|p| format!("{} {}", p.stream, human(p.bytes))).collect();
+        all.join(", ")
+    }
+
+    /// [`tried`](Self::tried) for people: `"growing (the limit is reached), other pools (nothing was idle there)"`.
+    pub fn tried_text(&self) -> String {
+        let all: Vec<String> = self.tried.iter().map(|t| format!("{} ({})", t.step, t.outcome)).collect();
+        all.join(", ")
+    }
 }
 
 /// What was wrong about a pointer or a request that named it.
@@ -212,6 +252,15 @@ impl fmt::Display for OutOfMemory {
         }
         if self.driver_total != 0 {
             write!(f, "; the device has {} free of {}", human(self.driver_free), human(self.driver_total))?;
+        }
+        if self.cached != 0 {
+            write!(f, "; cached {}", human(self.cached))?;
+            if !self.pending.is_empty() {
+                write!(f, ", of which {}", self.pending_text())?;
+            }
+        }
+        if !self.tried.is_empty() {
+            write!(f, "; tried: {}", self.tried_text())?;
         }
         Ok(())
     }

@@ -18,11 +18,14 @@
 pub use tenure_driver::sync;
 
 pub mod adaptor;
+pub mod arena;
+pub mod bins;
 pub mod buffer;
 pub mod count;
 pub mod current;
 pub mod device;
 pub mod error;
+pub mod low_memory;
 pub mod misuse;
 pub mod ops;
 pub mod pool;

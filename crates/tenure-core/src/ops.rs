@@ -4,10 +4,10 @@
 //! the calling thread (`ownership.md`, rule 6). -1 stands for the current device, for calls that are about no memory.
 
 use tenure_driver::sys::{CU_MEMORYTYPE_DEVICE, CUDA_ERROR_INVALID_VALUE};
-use tenure_driver::{Current, Device, Event};
+use tenure_driver::{Current, Device, Event, RelaxedCapture};
 
 use crate::device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::resource::registry;
 use crate::stream::StreamRef;
 use crate::sync::{Lazy, Mutex};
@@ -147,6 +147,8 @@ pub unsafe fn fill_async(to: u64, value: u8, bytes: usize, stream: StreamRef<'_>
 /// What the driver says, faults of that work included.
 pub fn synchronize(stream: StreamRef<'_>, default: i32) -> Result<()> {
     let (device, _current) = enter(stream, default)?;
+    refuse_waiting_for_capture(stream, device)?;
+    let _relaxed = RelaxedCapture::enter(device.driver())?;
     Ok(device.driver().stream_synchronize(stream.raw)?)
 }
 
@@ -182,7 +184,21 @@ pub fn noted_device(device: i32) {
 /// What the driver says, faults of that work included.
 pub fn is_idle(stream: StreamRef<'_>, default: i32) -> Result<bool> {
     let (device, _current) = enter(stream, default)?;
+    refuse_waiting_for_capture(stream, device)?;
+    let _relaxed = RelaxedCapture::enter(device.driver())?;
     Ok(device.driver().stream_query(stream.raw)?)
+}
+
+/// Work that is being captured does not run: whoever waits for it ends the capture.
+fn refuse_waiting_for_capture(stream: StreamRef<'_>, device: &Device) -> Result<()> {
+    if device::is_capturing(stream, device)? {
+        return Err(Error::Unsupported(
+            "the stream is capturing, or, of the legacy stream, one that synchronises with it: to wait for it would end the \
+             capture; end it first, and wait for the launch of its graph"
+                .into(),
+        ));
+    }
+    Ok(())
 }
 
 /// Waits until all work of a device (-1: of the current one) is done, also of streams that nobody can name any more.

@@ -379,3 +379,18 @@ fn threads_share_a_pool_without_sharing_memory() {
         assert_eq!((sim::mismatches(), sim::violations()), (before, violations));
     }
 }
+
+#[test]
+fn chunks_lie_on_the_pools_device_whichever_is_current() {
+    let _machine = machine();
+    // An adaptor over the plain resource makes memory of the device that is current.
+    let counted = resource(tenure_core::adaptor::Statistics::new(shared::cuda().expect("the plain resource")));
+    let options = PoolOptions { initial_bytes: MIB, ..Default::default() };
+    let pool = Pool::new(counted, 1, options).expect("a pool of the other device");
+    let ptr = allocate(&pool, 3 * MIB, LEGACY).expect("a second chunk");
+    let cuda = shared::cuda().expect("the plain resource");
+    for (start, _) in pool.ranges() {
+        assert_eq!(cuda.body().find(start).map(|block| block.device), Some(1));
+    }
+    free(&pool, ptr, 3 * MIB, LEGACY);
+}

@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tenure_core::device;
 use tenure_core::report::Report;
-use tenure_core::trace::{Log, Options, replay, replay_json};
+use tenure_core::trace::{GRAIN, Log, MAX_LANES, Options, replay, replay_json};
 use tenure_driver::sim::{self, Config};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -259,7 +259,7 @@ fn progress_rises_to_the_end_and_can_stop() {
         })
         .expect("replayed");
         assert!(seen.len() >= 6 && seen.is_sorted(), "{seen:?}");
-        assert_eq!(seen.last(), Some(&(30_000, 30_000)));
+        assert_eq!(seen.last(), Some(&(40_000, 40_000)));
         for stop_at in [1, 12_000, 29_000] {
             let error = replay(&log, &options, &mut |done, _| done < stop_at).expect_err("stopped");
             assert!(error.to_string().contains("stopped"), "{error}");
@@ -311,7 +311,7 @@ fn one_call_reads_replays_and_draws() {
         true
     })
     .expect("replayed");
-    assert_eq!(last, (4400, 4400), "progress runs over all logs and passes");
+    assert_eq!(last, (5500, 5500), "progress runs over all logs and passes");
     let both: Value = serde_json::from_str(&both).expect("JSON");
     assert_eq!((both[0]["events"].as_u64(), both[1]["events"].as_u64()), (Some(500), Some(600)));
     let page = std::fs::read_to_string(&html).expect("the page was written");
@@ -336,4 +336,167 @@ fn a_log_whose_requests_have_no_bytes_replays_to_nothing() {
     let report = run(&log, "pool", 2);
     assert_eq!((report.events, report.calls, report.unknown_frees, report.failed_events), (3, 0, 1, 0));
     assert_eq!(report.to_json()["overhead"], Value::Null);
+}
+
+fn run_threads(log: &Log, target: &str, repeat: u32) -> Report {
+    let options = Options { repeat, threads: true, ..Options::new(target).expect("a target") };
+    replay(log, &options, &mut |_, _| true).expect("replayed")
+}
+
+#[test]
+fn each_thread_of_a_log_can_have_a_thread_of_its_own() {
+    let _alone = alone();
+    let log = read(&random_log(10, 4000));
+    let before = (free_bytes(0), sim::violations());
+    for target in TARGETS {
+        let report = run_threads(&log, target, 3);
+        assert_eq!(report.failed_events, 0, "{target}: {:?}", report.first_failure);
+        assert_eq!((report.events, report.calls, report.threads), (4000, 4000, 2), "{target}");
+        assert!(report.threaded && report.ns_per_event > 0.0);
+        assert!(
+            report.ns_per_event_p50 <= report.ns_per_event_p99 && report.ns_per_event_p99 <= report.ns_per_event_max
+        );
+        assert!(report.ns_per_event_max > 0, "{target}");
+        assert_eq!((free_bytes(0), sim::violations()), before, "{target}: memory is back and no rule was broken");
+    }
+}
+
+#[test]
+fn threads_keep_the_order_of_the_calls_for_each_address() {
+    let _alone = alone();
+    // One address goes round eight threads, and the pool has room for one block: a call out of its turn does not fit, or
+    // frees what is not there.
+    let mut text = HEADER.to_owned();
+    for n in 0..800 {
+        let (maker, taker) = (n % 8, (n + 1) % 8);
+        writeln!(text, "{maker},0,allocate,0x10,3000000,0\n{taker},0,free,0x10,3000000,0").unwrap();
+    }
+    let log = read(&text);
+    let report = run_threads(&log, "pool:4MiB", 3);
+    assert_eq!((report.failed_events, report.threads), (0, 8), "{:?}", report.first_failure);
+    assert_eq!(report.peak_live_bytes, 3_000_000, "never two at once");
+}
+
+#[test]
+fn threads_end_whatever_the_log_holds() {
+    let _alone = alone();
+    let before = free_bytes(0);
+    let huge = MEMORY * 4;
+    let log = read(&format!(
+        "{HEADER}1,0,free,0x99,512,0\n1,0,allocate,0x10,1000,0\n2,0,allocate,0x10,2000,0x7f\n3,0,free,0x10,2000,0\n\
+         3,0,free,0x10,1000,0\n2,0,free,0x10,1000,0\n4,0,allocate failure,(nil),4096,0\n4,0,allocate failure,(nil),{huge},0\n\
+         5,0,allocate,0x20,{huge},0\n1,0,free,0x20,{huge},0\n2,0,allocate,(nil),0,0\n2,0,free,(nil),0,0\n\
+         6,0,allocate,0x30,512,2\n1,0,free,0x30,7,2\nmain,0,allocate,0x40,100,0\n"
+    ));
+    for target in TARGETS {
+        let report = run_threads(&log, target, 2);
+        assert_eq!(report.failed_events, 1, "{target}: only what is too large: {:?}", report.first_failure);
+        let first = report.first_failure.as_deref().unwrap_or_default();
+        assert!(first.contains(&format!("allocation of {huge} bytes")), "{first}");
+        assert_eq!((report.failures_in_log, report.failures_served), (2, 1), "{target}");
+        assert_eq!((report.unknown_frees, report.overlapping, report.left_live), (2, 1, 1), "{target}");
+        assert_eq!(free_bytes(0), before, "{target}");
+    }
+}
+
+#[test]
+fn threads_can_be_stopped_and_have_a_limit() {
+    let _alone = alone();
+    let before = free_bytes(0);
+    let log = read(&random_log(11, 20_000));
+    let options = Options { repeat: 2, threads: true, ..Options::new("pool").unwrap() };
+    let mut last = (0, 0);
+    replay(&log, &options, &mut |done, total| {
+        last = (done, total);
+        true
+    })
+    .expect("replayed");
+    assert_eq!(last, (60_000, 60_000));
+    for stop_at in [1, 20_001, 45_000] {
+        let error = replay(&log, &options, &mut |done, _| done < stop_at).expect_err("stopped");
+        assert!(error.to_string().contains("stopped"), "{error}");
+        assert_eq!(free_bytes(0), before, "stopped at {stop_at}, everything is back");
+    }
+    let mut text = HEADER.to_owned();
+    for thread in 0..=MAX_LANES {
+        writeln!(text, "{thread},0,allocate,{:#x},256,0", 0x1000 * (thread + 1)).unwrap();
+    }
+    let options = Options { threads: true, ..Options::new("pool").unwrap() };
+    let error = replay(&read(&text), &options, &mut |_, _| panic!("nothing is replayed")).expect_err("too many");
+    assert!(error.to_string().contains("513 threads"), "{error}");
+    assert_eq!(run(&read(&text), "pool", 1).failed_events, 0, "without threads it runs");
+}
+
+fn find_smallest(log: &Log) -> Report {
+    let options = Options { smallest: true, ..Options::new("pool").unwrap() };
+    replay(log, &options, &mut |_, _| true).expect("replayed")
+}
+
+#[test]
+fn the_smallest_pool_fits_and_a_smaller_one_does_not() {
+    let _alone = alone();
+    let before = free_bytes(0);
+    for seed in [12, 13, 14] {
+        let log = read(&random_log(seed, 2000));
+        let report = find_smallest(&log);
+        let found = report.smallest.clone().expect("looked for");
+        let bytes = found.bytes.expect("it fits into the device");
+        assert!(bytes >= log.peak_live_bytes && bytes.is_multiple_of(GRAIN), "{found:?}");
+        assert_eq!(run(&log, &format!("pool:{bytes}"), 1).failed_events, 0, "{found:?}");
+        for below in 1..=8 {
+            let size = bytes - below * GRAIN;
+            assert!(run(&log, &format!("pool:{size}"), 1).failed_events > 0, "{found:?} also fits into {size}");
+        }
+        let json = report.to_json();
+        assert_eq!(json["smallest_pool_bytes"], bytes);
+        assert!(json["smallest_pool_over_live"].as_f64().unwrap() >= 1.0);
+        assert_eq!(free_bytes(0), before);
+    }
+}
+
+#[test]
+fn the_smallest_pool_of_one_block_is_the_block() {
+    let _alone = alone();
+    let size = 40 * GRAIN;
+    let log = read(&format!(
+        "{HEADER}1,0,allocate failure,(nil),{},0\n1,0,allocate,0x10,{size},0\n1,0,free,0x10,{size},0\n",
+        MEMORY * 4
+    ));
+    let found = find_smallest(&log).smallest.expect("looked for");
+    assert_eq!((found.bytes, found.monotonic), (Some(size), true), "what had failed in the log may fail: {found:?}");
+}
+
+#[test]
+fn where_there_is_no_smallest_pool_the_reason_is_said() {
+    let _alone = alone();
+    let before = free_bytes(0);
+    let log = read(&format!("{HEADER}1,0,allocate,0x10,{0},0\n1,0,free,0x10,{0},0\n", MEMORY * 2));
+    let found = find_smallest(&log).smallest.expect("looked for");
+    assert_eq!(found.bytes, None);
+    assert!(found.why.as_deref().unwrap_or_default().contains("does not fit"), "{found:?}");
+    assert_eq!(free_bytes(0), before);
+    let found = find_smallest(&read(&format!("{HEADER}1,0,allocate,(nil),0,0\n"))).smallest.expect("looked for");
+    assert!(found.why.as_deref().unwrap_or_default().contains("allocates nothing"), "{found:?}");
+    let options = Options { smallest: true, ..Options::new("pool:1GiB").unwrap() };
+    let error = replay(&log, &options, &mut |_, _| true).expect_err("has a size");
+    assert!(error.to_string().contains("\"pool\""), "{error}");
+}
+
+#[test]
+fn the_search_for_the_smallest_pool_can_be_stopped() {
+    let _alone = alone();
+    let before = free_bytes(0);
+    let log = read(&random_log(15, 5000));
+    let options = Options { smallest: true, ..Options::new("pool").unwrap() };
+    let mut last = (0, 0);
+    replay(&log, &options, &mut |done, total| {
+        assert!(done <= total);
+        last = (done, total);
+        true
+    })
+    .expect("replayed");
+    assert_eq!(last.0, last.1, "it ends at the end");
+    let error = replay(&log, &options, &mut |done, _| done < 25_000).expect_err("stopped");
+    assert!(error.to_string().contains("stopped"), "{error}");
+    assert_eq!(free_bytes(0), before);
 }

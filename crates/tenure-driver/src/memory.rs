@@ -242,6 +242,8 @@ impl DriverPool {
         props.location = location(device.ordinal());
         props.maxSize = maximum;
         let _current = device.enter()?;
+        // Outside of it the call ends captures (measured, like the setting of an attribute).
+        let _relaxed = RelaxedCapture::enter(device.driver())?;
         let raw = device.driver().pool_create(&props)?;
         Ok(Self { device, raw, owned: true })
     }
@@ -339,6 +341,7 @@ impl DriverPool {
     /// What the driver says.
     pub fn set_attribute(&self, attribute: CUmemPool_attribute, value: u64) -> Result<()> {
         known_attribute("cuMemPoolSetAttribute", attribute)?;
+        let _relaxed = RelaxedCapture::enter(self.device.driver())?;
         // SAFETY: this value's pool exists.
         unsafe { self.device.driver().pool_set_attribute(self.raw, attribute, value) }
     }

@@ -7,4 +7,6 @@
 
 pub use once_cell::sync::{Lazy, OnceCell};
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use std::hint::spin_loop;
 pub use std::sync::{Arc, Weak, atomic, mpsc};
+pub use std::thread::yield_now;

@@ -5,6 +5,7 @@
 mod sim_support;
 
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use sim_support::*;
 use tenure_driver::sim;
@@ -204,6 +205,40 @@ fn a_race_tells_who_met_whom() {
     }
     sim::check_order(false);
     ok!(t, cuMemFree(p));
+    ok!(t, cuStreamDestroy(a));
+    ok!(t, cuStreamDestroy(b));
+}
+
+#[test]
+fn a_claim_is_an_access_that_touches_nothing() {
+    let (t, _lock) = setup();
+    let (a, b) = (stream(&t, 1), stream(&t, 1));
+    let p = alloc(&t, 4096);
+    ok!(t, cuMemsetD8(p, 7, 4096));
+    ok!(t, cuCtxSynchronize());
+    sim::schedule(1);
+    sim::check_order(true);
+    let claim =
+        |s, write| sim::launch_for(s, Duration::ZERO, &[sim::Access::Claim { at: p, len: 4096, write }]).unwrap();
+    claim(a, false);
+    claim(b, false);
+    sim::run_all();
+    assert_eq!(sim::races(), 0, "two that read");
+    claim(b, true);
+    sim::run_all();
+    assert_eq!(sim::races(), 1, "one of them wrote");
+    let before = sim::mismatches();
+    sim::launch_for(b, Duration::ZERO, &[sim::Access::Verify { at: p, len: 4096, byte: 7 }]).unwrap();
+    sim::run_all();
+    assert_eq!(sim::mismatches(), before, "nothing was written");
+    sim::check_order(false);
+    ok!(t, cuCtxSynchronize());
+    ok!(t, cuMemFree(p));
+    // What is not there cannot be claimed.
+    claim(a, false);
+    sim::run_all();
+    assert_eq!(cu!(t, cuStreamSynchronize(a)), 700);
+    sim::fault(0, 0).unwrap();
     ok!(t, cuStreamDestroy(a));
     ok!(t, cuStreamDestroy(b));
 }

@@ -52,12 +52,24 @@ unsafe fn copy_and_wait(
     call(py, || {
         // SAFETY: as the caller says; the wait makes sure that the copy is over at return.
         unsafe {
-            match (api().copy_async)(to, from, bytes, stream) {
-                TENURE_OK => (api().stream_synchronize)(stream),
-                failed => failed,
+            let mut status = refuse_capturing(stream);
+            if status == TENURE_OK {
+                status = (api().copy_async)(to, from, bytes, stream);
             }
+            if status == TENURE_OK { (api().stream_synchronize)(stream) } else { status }
         }
     })
+}
+
+/// Before a copy that will be waited for: on a capturing stream it would become a part of the graph, and the graph would
+/// use memory that is gone by the time it runs. Asking whether the stream is idle says so and leaves the capture alone.
+///
+/// # Safety
+/// The stream is alive during the call.
+unsafe fn refuse_capturing(stream: tenure_stream) -> tenure_status {
+    let mut idle = 0;
+    // SAFETY: as the caller says; `idle` is valid for writing.
+    unsafe { (api().stream_query)(stream, &mut idle) }
 }
 
 /// Fills a new buffer from an address of any kind of memory.
@@ -219,7 +231,10 @@ pub(crate) fn copy_from_device(
         // SAFETY: the buffer is in use by this call; that the source has its bytes is what its interface states. Its owner
         // may free it once this call has returned, so the copy is waited for, which also covers a source without a stream.
         unsafe {
-            let mut status = array.stream.map_or(TENURE_OK, |theirs| wait_for(carried, theirs));
+            let mut status = refuse_capturing(carried);
+            if status == TENURE_OK {
+                status = array.stream.map_or(TENURE_OK, |theirs| wait_for(carried, theirs));
+            }
             if status == TENURE_OK {
                 status = (api().copy_async)(view.ptr, array.ptr, array.bytes, carried);
             }

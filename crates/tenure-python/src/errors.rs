@@ -93,7 +93,11 @@ pub(crate) fn error(py: Python<'_>, status: tenure_status) -> PyErr {
             fields.set_item("largest_free", detail.largest_free)?;
             fields.set_item("driver_free", detail.driver_free)?;
             fields.set_item("driver_total", detail.driver_total)?;
-            fields.set_item("resource", text(detail.resource))
+            fields.set_item("resource", text(detail.resource))?;
+            fields.set_item("cached", detail.cached)?;
+            fields.set_item("unproven", detail.unproven)?;
+            fields.set_item("pending", text(detail.pending))?;
+            fields.set_item("tried", text(detail.tried))
         }),
         TENURE_ERROR_OWNERSHIP => build(py, &OWNERSHIP, "OwnershipError", message, |fields| {
             fields.set_item("kind", misuse_name(detail.misuse_kind))?;

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tenure_abi::*;
 
+use crate::bins::{self, ArenaMemoryResource, BinningMemoryResource, FixedSizeMemoryResource};
 use crate::callback::{self, CallbackMemoryResource};
 use crate::errors::{call, check};
 use crate::figures::Statistics;
@@ -42,6 +43,9 @@ pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<B
         "cuda_async" => Bound::new(py, base().add_subclass(CudaAsyncMemoryResource))?.into_any(),
         "cuda_async_view" => Bound::new(py, base().add_subclass(CudaAsyncViewMemoryResource))?.into_any(),
         "pool" => Bound::new(py, adaptor().add_subclass(PoolMemoryResource))?.into_any(),
+        "fixed_size" => Bound::new(py, adaptor().add_subclass(FixedSizeMemoryResource))?.into_any(),
+        "binning" => Bound::new(py, adaptor().add_subclass(BinningMemoryResource))?.into_any(),
+        "arena" => Bound::new(py, adaptor().add_subclass(ArenaMemoryResource))?.into_any(),
         "limiting" => Bound::new(py, adaptor().add_subclass(LimitingResourceAdaptor))?.into_any(),
         "statistics" => Bound::new(py, adaptor().add_subclass(StatisticsResourceAdaptor))?.into_any(),
         _ if callback::is_ours(handle) => {
@@ -201,7 +205,7 @@ impl UpstreamResourceAdaptor {
     }
 }
 
-fn adaptor<T>(class: T) -> PyClassInitializer<T>
+pub(crate) fn adaptor<T>(class: T) -> PyClassInitializer<T>
 where
     T: pyo3::PyClass<BaseType = UpstreamResourceAdaptor>,
 {
@@ -215,12 +219,13 @@ pub(crate) struct PoolMemoryResource;
 #[pymethods]
 impl PoolMemoryResource {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=False, device=None)")]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=False, device=None, remap=True, decay_ms=0, chunk_size=None, grow_ahead=False)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         adaptor(Self)
     }
 
-    #[pyo3(signature = (upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=false, device=None))]
+    #[pyo3(signature = (upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=false, device=None, remap=true, decay_ms=0, chunk_size=None, grow_ahead=false))]
+    #[expect(clippy::too_many_arguments, reason = "one for each keyword")]
     fn __init__(
         slf: &Bound<'_, Self>,
         upstream_mr: &Bound<'_, PyAny>,
@@ -229,6 +234,10 @@ impl PoolMemoryResource {
         release_threshold: Option<&Bound<'_, PyAny>>,
         prefer_footprint: bool,
         device: Option<i32>,
+        remap: bool,
+        decay_ms: u64,
+        chunk_size: Option<&Bound<'_, PyAny>>,
+        grow_ahead: bool,
     ) -> PyResult<()> {
         let upstream = resource::argument(upstream_mr)?;
         let maximum = size::optional(maximum_pool_size, "maximum_pool_size")?;
@@ -244,6 +253,10 @@ impl PoolMemoryResource {
             release_threshold: size::optional(release_threshold, "release_threshold")?.unwrap_or(0) as u64,
             device: device_number(device)?,
             prefer_footprint: u32::from(prefer_footprint),
+            no_remap: u32::from(!remap),
+            grow_ahead: u32::from(grow_ahead),
+            decay_ms,
+            chunk_bytes: size::optional(chunk_size, "chunk_size")?.unwrap_or(0) as u64,
             ..Default::default()
         };
         // SAFETY: both pointers are valid during the call.
@@ -254,6 +267,17 @@ impl PoolMemoryResource {
 
     fn pool_size(slf: &Bound<'_, Self>) -> PyResult<u64> {
         DeviceMemoryResource::property(slf.as_super().as_super(), c"pool_size")
+    }
+
+    #[getter]
+    fn own_ranges(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(DeviceMemoryResource::property(slf.as_super().as_super(), c"own_ranges")? != 0)
+    }
+
+    /// Bytes of them that belong to captured graphs.
+    #[getter]
+    fn graph_bytes(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super().as_super(), c"graph_bytes")
     }
 }
 
@@ -350,6 +374,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<CudaAsyncMemoryResource>()?;
     module.add_class::<CudaAsyncViewMemoryResource>()?;
     module.add_class::<PoolMemoryResource>()?;
+    bins::register(module)?;
     module.add_class::<LimitingResourceAdaptor>()?;
     module.add_class::<StatisticsResourceAdaptor>()?;
     module.add_class::<CallbackMemoryResource>()

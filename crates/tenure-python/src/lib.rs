@@ -17,11 +17,13 @@
 
 #![deny(missing_docs)]
 
+mod bins;
 mod border;
 mod buffer;
 mod buffer_copy;
 mod buffer_export;
 mod callback;
+mod capture;
 mod current;
 mod dlpack;
 mod errors;
@@ -29,6 +31,7 @@ mod figures;
 mod foreign;
 mod gil;
 mod kinds;
+mod low_memory;
 mod resource;
 mod sim;
 mod size;
@@ -68,7 +71,9 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     current::register(module)?;
     buffer::register(module)?;
     border::register(module)?;
+    capture::register(module)?;
     sim::register(module)?;
+    low_memory::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;

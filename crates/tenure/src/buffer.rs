@@ -430,6 +430,7 @@ impl DeviceBuffer {
         if data.is_empty() {
             return Ok(());
         }
+        stream.refuse_capturing()?;
         // SAFETY: both ends have the bytes, and both outlive the copy, which is waited for.
         check(self.api, unsafe { (self.api.copy_async)(ptr, data.as_ptr().cast(), data.len(), stream.raw) })?;
         stream.synchronize()
@@ -445,6 +446,7 @@ impl DeviceBuffer {
         if data.is_empty() {
             return Ok(());
         }
+        stream.refuse_capturing()?;
         // SAFETY: both ends have the bytes, and both outlive the copy, which is waited for.
         check(self.api, unsafe { (self.api.copy_async)(data.as_mut_ptr().cast(), ptr, data.len(), stream.raw) })?;
         stream.synchronize()

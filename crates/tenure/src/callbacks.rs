@@ -234,10 +234,10 @@ unsafe fn arguments<'a>(
 }
 
 /// Runs a user's function: nothing unwinds from here, and whatever it returns is told to the library.
-fn enter(call: impl FnOnce() -> Result<()>) -> tenure_status {
+pub(crate) fn enter(call: impl FnOnce() -> Result<()>) -> tenure_status {
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-        let message = format!("a resource written in Rust panicked: {}", said.unwrap_or("(no message)"));
+        let message = format!("a callback written in Rust panicked: {}", said.unwrap_or("(no message)"));
         drop_quietly(panic);
         Err(Error::Callback(Box::new(Callback { message, source: None })))
     });

@@ -62,6 +62,14 @@ pub struct OutOfMemory {
     pub driver_total: u64,
     /// The resource and what it stands on, outermost first.
     pub resource: String,
+    /// Held by the resource and not handed out.
+    pub cached: u64,
+    /// What of it other streams may not have before the device is waited for.
+    pub unproven: u64,
+    /// The streams that hold most of what is cached, and how much, for people.
+    pub pending: String,
+    /// What was tried, in order, and what came of it, for people.
+    pub tried: String,
 }
 
 /// What was wrong about a pointer.
@@ -227,6 +235,10 @@ impl Error {
                 driver_free: d.driver_free,
                 driver_total: d.driver_total,
                 resource: text(d.resource),
+                cached: d.cached,
+                unproven: d.unproven,
+                pending: text(d.pending),
+                tried: text(d.tried),
             })),
             (TENURE_ERROR_OUT_OF_MEMORY, None) => {
                 Self::OutOfMemory(Box::new(OutOfMemory { message, ..Default::default() }))

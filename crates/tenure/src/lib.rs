@@ -55,9 +55,11 @@
 
 pub use tenure_abi as abi;
 
+mod bins;
 mod buffer;
 mod bytes;
 mod callbacks;
+mod capture;
 pub mod current;
 mod device;
 mod error;
@@ -65,6 +67,7 @@ mod foreign;
 #[cfg(feature = "static")]
 mod linked;
 mod load;
+pub mod low_memory;
 pub mod misuse;
 mod owner;
 mod pool;
@@ -74,9 +77,11 @@ pub mod sim;
 mod stream;
 mod typed;
 
+pub use bins::{Arena, ArenaBuilder, Binning, BinningBuilder, FixedSize, FixedSizeBuilder};
 pub use buffer::{Detached, DeviceBuffer};
 pub use bytes::Bytes;
 pub use callbacks::{Callbacks, Request};
+pub use capture::{CaptureScope, SharedArena};
 pub use device::{Device, DeviceInfo};
 pub use error::{
     BoxError, Callback, Cuda, Error, LoadError, LoadFailure, MisuseKind, OutOfMemory, Ownership, Result, check,

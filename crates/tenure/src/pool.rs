@@ -1,7 +1,8 @@
 //! The resources that tenure brings along.
 //!
 //! The plain ones ([`cuda`], [`managed`], [`pinned`], [`system`]) exist once per process and are equal to each other. The
-//! others have state and belong to one device: [`Pool`], [`AsyncPool`], and the adaptors [`Limiting`] and [`Statistics`].
+//! others have state and belong to one device: [`Pool`], [`AsyncPool`], and the adaptors [`Limiting`] and [`Statistics`];
+//! those that sort requests by size are in `bins`.
 //! Each of them is a [`Resource`] (by `Deref`) with a few accessors of its own, and any resource can be asked whether it is
 //! one (`Pool::try_from(resource)`), whichever language made it.
 //!
@@ -52,7 +53,8 @@ pub fn system() -> Result<Resource> {
     Resource::made(|api, out| unsafe { (api.system_resource)(out) })
 }
 
-/// Declares a resource of one kind: a newtype that derefs to [`Resource`] and that can be asked for.
+/// Declares a resource of one kind: a newtype that derefs to [`Resource`] and that can be asked for. Where it is used, its
+/// words are in scope: `Deref`, and the crate's `Error`, `Resource` and `Result`.
 macro_rules! kind {
     ($(#[$doc:meta])* $name:ident, $($kind:literal)|+) => {
         $(#[$doc])*
@@ -96,6 +98,8 @@ macro_rules! kind {
     };
 }
 
+pub(crate) use kind;
+
 kind! {
     /// A pool: takes memory in large pieces and hands it out without asking the driver.
     ///
@@ -137,6 +141,15 @@ pub struct PoolBuilder {
 }
 
 impl Pool {
+    /// Whether it maps address ranges of its own. If not (the device cannot, or the upstream is not the plain resource), it
+    /// takes chunks through its upstream.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn own_ranges(&self) -> Result<bool> {
+        Ok(self.property("own_ranges")? != 0)
+    }
+
     /// A pool on `device`, over the plain device resource unless another upstream is given.
     pub fn builder(device: &Device) -> PoolBuilder {
         PoolBuilder {
@@ -147,6 +160,14 @@ impl Pool {
                 ..Default::default()
             },
         }
+    }
+
+    /// Bytes of the pool that belong to captured graphs.
+    ///
+    /// # Errors
+    /// What the library says of the handle.
+    pub fn graph_bytes(&self) -> Result<u64> {
+        self.property("graph_bytes")
     }
 }
 
@@ -194,6 +215,33 @@ impl PoolBuilder {
     /// Rather make one stream wait for another than grow.
     pub fn prefer_footprint(mut self, yes: bool) -> Self {
         self.options.prefer_footprint = u32::from(yes);
+        self
+    }
+
+    /// Whether idle pages may be mapped a second time, side by side, where a larger range is needed: they may unless this
+    /// says no. For users whose network cards keep what they know of an address.
+    pub fn remap(mut self, yes: bool) -> Self {
+        self.options.no_remap = u32::from(!yes);
+        self
+    }
+
+    /// Whether a thread of the library grows the pool after it had to grow, so that nobody waits for the next growth.
+    pub fn grow_ahead(mut self, yes: bool) -> Self {
+        self.options.grow_ahead = u32::from(yes);
+        self
+    }
+
+    /// Gives pages back by themselves that have been idle for so long, in whole milliseconds. Without it, or with no time,
+    /// never.
+    pub fn decay(mut self, after: std::time::Duration) -> Self {
+        self.options.decay_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        self
+    }
+
+    /// The unit of growth, and the largest piece that is mapped or given back as a whole: a power of two of 2 MiB to 1 GiB.
+    /// Without it, what suits the size of the pool.
+    pub fn chunk_size(mut self, bytes: u64) -> Self {
+        self.options.chunk_bytes = bytes;
         self
     }
 

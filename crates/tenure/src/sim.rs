@@ -104,3 +104,64 @@ fn name(call: &str) -> Result<CString> {
     CString::new(call)
         .map_err(|_| Error::Invalid(format!("{call:?} is not the name of a driver call: it holds a zero byte")))
 }
+
+/// Which calls of whom end a capture: the driver's modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum CaptureMode {
+    /// Unsafe calls of any thread.
+    #[default]
+    Global,
+    /// Unsafe calls of the thread that began it.
+    ThreadLocal,
+    /// None of them.
+    Relaxed,
+}
+
+/// A small graph for tests, on CUDA too.
+#[derive(Debug)]
+pub struct Graph {
+    graph: tenure_abi::tenure_graph,
+}
+
+impl Graph {
+    /// Begins the capture of a stream.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn begin<'a>(stream: impl Into<StreamRef<'a>>, mode: CaptureMode) -> Result<()> {
+        let api = api()?;
+        // SAFETY: the stream is alive during the call.
+        check(api, unsafe { (api.sim_capture_begin)(stream.into().raw, mode as u32) })
+    }
+
+    /// Ends the capture of a stream and makes its graph ready to run.
+    ///
+    /// # Errors
+    /// What the driver says, such as code 901 after a call that has ended the capture.
+    pub fn end<'a>(stream: impl Into<StreamRef<'a>>) -> Result<Self> {
+        let api = api()?;
+        let mut graph = 0;
+        // SAFETY: the stream is alive during the call; the pointer is valid for writing.
+        check(api, unsafe { (api.sim_capture_end)(stream.into().raw, &mut graph) })?;
+        Ok(Self { graph })
+    }
+
+    /// Runs it in the order of a stream.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn launch<'a>(&self, stream: impl Into<StreamRef<'a>>) -> Result<()> {
+        let api = api()?;
+        // SAFETY: the stream is alive during the call, and the graph as long as this value.
+        check(api, unsafe { (api.sim_graph_launch)(self.graph, stream.into().raw) })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if let Ok(api) = api() {
+            // SAFETY: it is ended once.
+            unsafe { (api.sim_graph_destroy)(self.graph) };
+        }
+    }
+}

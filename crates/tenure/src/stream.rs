@@ -288,6 +288,13 @@ impl<'a> StreamRef<'a> {
         check(api, unsafe { (api.stream_synchronize)(self.raw) })
     }
 
+    /// Before a copy that will be waited for: on a capturing stream it would become a part of the graph, and the graph
+    /// would use memory that is gone by the time it runs. Asking whether the stream is idle says so and leaves the capture
+    /// alone.
+    pub(crate) fn refuse_capturing(self) -> Result<()> {
+        self.is_done().map(drop)
+    }
+
     /// Says that the host has waited for this stream by other means than [`synchronize`](Self::synchronize): what was freed
     /// on it before this call may then serve every stream without a wait. Nothing is believed: the driver is asked whether
     /// the stream is idle, and where it is not, all stays as it was.

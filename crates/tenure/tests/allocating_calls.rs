@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::alone;
 use tenure::{
-    AsyncPool, Callbacks, DEFAULT_ALIGNMENT, Device, DeviceBuffer, DeviceScalar, DeviceVec, Error, Pool, Request,
-    Resource, Result, Stream, StreamRef, current,
+    Arena, AsyncPool, Callbacks, DEFAULT_ALIGNMENT, Device, DeviceBuffer, DeviceScalar, DeviceVec, Error, FixedSize,
+    Pool, Request, Resource, Result, Stream, StreamRef, current,
 };
 
 const BYTES: usize = 1000;
@@ -71,6 +71,16 @@ const NAMED: &[(&str, Call)] = &[
         let pool = Pool::builder(&Device::current()?).upstream(r).plain_chunks(true).initial_size(1 << 21).build()?;
         // Growth as well.
         DeviceBuffer::new_in(1 << 23, s, &pool).map(drop)
+    }),
+    ("bins::FixedSizeBuilder::build", |s, r| {
+        let blocks = FixedSize::builder(&Device::current()?).upstream(r).block_size(1 << 20).blocks_to_preallocate(2);
+        let blocks = blocks.build()?;
+        let all: Result<Vec<_>> = (0..3).map(|_| DeviceBuffer::new_in(BYTES, s, &blocks)).collect();
+        all.map(drop)
+    }),
+    ("bins::ArenaBuilder::build", |s, r| {
+        let arena = Arena::builder(&Device::current()?).upstream(r).arena_size(1 << 21).build()?;
+        DeviceBuffer::new_in(BYTES, s, &arena).map(drop)
     }),
     ("pool::AsyncPoolBuilder::build", |s, _| {
         let pool = AsyncPool::builder(&Device::current()?).initial_size(1 << 20).build()?;

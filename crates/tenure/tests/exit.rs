@@ -30,7 +30,14 @@ fn in_child(name: &str, times: usize) {
 
 #[test]
 fn exit_with_something_alive_is_silent() {
-    for name in ["in_a_static", "in_a_thread_local", "in_a_live_thread", "current_and_busy", "in_an_atexit_hook"] {
+    for name in [
+        "in_a_static",
+        "in_a_thread_local",
+        "in_a_live_thread",
+        "current_and_busy",
+        "in_an_atexit_hook",
+        "while_pools_are_tended",
+    ] {
         in_child(name, 20);
     }
 }
@@ -38,6 +45,55 @@ fn exit_with_something_alive_is_silent() {
 #[test]
 fn a_forked_child_gets_errors_and_the_parent_goes_on() {
     in_child("fork_after_use", 5);
+    in_child("fork_while_pools_are_tended", 20);
+}
+
+/// Pools that a thread of the library grows and trims all the time.
+fn tended() -> Vec<(Pool, DeviceBuffer)> {
+    let stream = Stream::create().unwrap();
+    (0..8)
+        .map(|_| {
+            let pool = Pool::builder(&Device::current().unwrap())
+                .grow_ahead(true)
+                .decay(Duration::from_millis(1))
+                .build()
+                .unwrap();
+            for size in 1..8 {
+                drop(DeviceBuffer::new_in(size << 21, &stream, &pool).unwrap());
+            }
+            let buffer = DeviceBuffer::new_in(1 << 20, &stream, &pool).unwrap();
+            (pool, buffer)
+        })
+        .collect()
+}
+
+#[test]
+#[ignore = "run in a child by exit_with_something_alive_is_silent"]
+fn while_pools_are_tended() {
+    setup();
+    std::mem::forget(tended());
+}
+
+#[test]
+#[ignore = "run in a child by a_forked_child_gets_errors_and_the_parent_goes_on"]
+fn fork_while_pools_are_tended() {
+    setup();
+    let pools = tended();
+    // SAFETY: as in `fork_after_use`.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        // The thread is not there, and what it held at the fork is held for ever.
+        drop(pools);
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0, "the child did not end well");
+    drop(pools);
+    assert_eq!(tenure::misuse_count().unwrap(), 0);
 }
 
 #[test]

@@ -76,6 +76,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// The stripe goes from `held` to `held + n`; gives what it then holds.
+    #[inline(always)]
     pub(crate) fn add(&self, held: i64, n: i64, slack: i64) -> i64 {
         let held = held + n;
         let now = self.value.load(Ordering::Relaxed) + held;
@@ -90,6 +91,7 @@ impl Shared {
     }
 
     /// The stripe goes from `held` to `held - n`; gives what it then holds.
+    #[inline(always)]
     pub(crate) fn subtract(&self, held: i64, n: i64, slack: i64) -> i64 {
         let held = held - n;
         if held >= 0 {
@@ -176,7 +178,7 @@ fn own() -> usize {
 }
 
 /// Figures of what is live, and credit, in stripes.
-pub(super) struct Tally {
+pub(crate) struct Tally {
     bytes: CachePadded<Shared>,
     count: CachePadded<Shared>,
     stripes: [CachePadded<Stripe>; STRIPES],
@@ -193,14 +195,14 @@ impl Default for Tally {
 }
 
 /// The stripe of this thread, held.
-pub(super) struct Held<'a> {
+pub(crate) struct Held<'a> {
     tally: &'a Tally,
     stripe: &'a Stripe,
 }
 
 impl Tally {
     /// Holds the stripe of this thread. Nothing else may be held, called or waited for meanwhile.
-    pub(super) fn hold(&self) -> Held<'_> {
+    pub(crate) fn hold(&self) -> Held<'_> {
         let stripe = &self.stripes[own()];
         stripe.hold();
         Held { tally: self, stripe }
@@ -215,14 +217,14 @@ impl Tally {
     }
 
     /// The figures now.
-    pub(super) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         self.hold_all().counters()
     }
 }
 
 impl Held<'_> {
     /// A block of `bytes` has come to life.
-    pub(super) fn add(&self, bytes: i64) {
+    pub(crate) fn add(&self, bytes: i64) {
         let (tally, stripe) = (self.tally, self.stripe);
         set(&stripe.bytes, tally.bytes.add(get(&stripe.bytes), bytes, SLACK));
         set(&stripe.count, tally.count.add(get(&stripe.count), 1, COUNT_SLACK));
@@ -231,7 +233,7 @@ impl Held<'_> {
     }
 
     /// A block of `bytes` is gone.
-    pub(super) fn subtract(&self, bytes: i64) {
+    pub(crate) fn subtract(&self, bytes: i64) {
         let (tally, stripe) = (self.tally, self.stripe);
         set(&stripe.bytes, tally.bytes.subtract(get(&stripe.bytes), bytes, SLACK));
         set(&stripe.count, tally.count.subtract(get(&stripe.count), 1, COUNT_SLACK));
@@ -265,7 +267,7 @@ impl All<'_> {
     }
 
     /// The figures, exact at this moment (peaks as said at [`Counter::peak`]).
-    pub(super) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> Counters {
         Counters {
             bytes: self.tally.bytes.figure(self.sum(|s| &s.bytes), self.sum(|s| &s.total_bytes)),
             allocations: self.tally.count.figure(self.sum(|s| &s.count), self.sum(|s| &s.total_count)),

@@ -62,6 +62,10 @@ pub(super) fn order_before(home: &StreamHold, stream: StreamRef<'_>, default: i3
     if carries_home && home.held().map(|o| o.id()) == stream.object.map(StreamObject::id) {
         return Ok(());
     }
+    if carries_home && home.held().is_some() && !stream.raw.is_special() {
+        // The home is alive, so that its value is no other stream's: the caller carries it, by its value only.
+        return Ok(());
+    }
     if home.can_be_named() {
         if ops::order_unless_capturing(stream, home.as_stored(), default)? {
             return Ok(());

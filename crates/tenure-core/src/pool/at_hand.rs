@@ -55,6 +55,8 @@ pub(super) enum Kept {
     Well,
     /// The stack of this class and stamp is full.
     Full(usize, u32),
+    /// Something had better be given back, where nobody else is at the placer.
+    Better,
     /// Something waits to be given back.
     Waiting,
 }
@@ -65,7 +67,7 @@ impl Kept {
         match self {
             Self::Well => {}
             Self::Full(class, stamp) => drawer.spill(class, stamp, state),
-            Self::Waiting => drawer.post_sent(state),
+            Self::Better | Self::Waiting => drawer.post_sent(state),
         }
     }
 }
@@ -240,10 +242,8 @@ impl Pool {
             // The one that was parked before.
             return Some(match drawer.park(held, units, stamp) {
                 None => Kept::Well,
-                Some((held, stamp)) => {
-                    drawer.send(held, stamp);
-                    Kept::Waiting
-                }
+                Some((before, stamp)) if drawer.send(before, stamp) => Kept::Better,
+                Some(_) => Kept::Waiting,
             });
         }
         Some(if drawer.send(held, stamp) { Kept::Well } else { Kept::Waiting })
@@ -253,7 +253,7 @@ impl Pool {
     #[inline]
     fn relieve(&self, mut drawer: Hold<'_, Drawer>, kept: Kept, lock: Lock) {
         // Without the lock the drawer is over its size until the next free.
-        if let Some(mut state) = self.lock_or_not(lock) {
+        if let Some(mut state) = self.lock_or_not(if kept == Kept::Better { Lock::Try } else { lock }) {
             kept.relieve(&mut drawer, &mut state);
         }
     }

@@ -35,9 +35,12 @@ impl Pool {
     pub(super) fn serve_many(&self, batch: &Batch<'_>, stream: StreamRef<'_>, out: &mut [u64]) -> Result<()> {
         if batch.total() > self.ceiling {
             // No wait and no growth can help.
-            return Err(self.out_of_memory(batch.total()));
+            return Err(self.out_of_memory(batch.total(), Vec::new()));
         }
-        let who = self.who(stream)?;
+        let Ok(who) = self.who(stream) else {
+            // Memory of a graph, or an error that the first of them will meet again.
+            return self.serve_each(batch, stream, out);
+        };
         if let Some(key) = who.key {
             for (from, to) in parts(batch.len()) {
                 self.take_part_at_hand(&batch.part(from, to), key, stream, &mut out[from..to]);
@@ -47,13 +50,30 @@ impl Pool {
             if out[at] != 0 {
                 continue;
             }
-            match self.allocate_slow(&request, &who) {
-                Ok(ptr) => {
-                    self.count_in(&request);
-                    out[at] = ptr;
-                }
+            // Whether the per-thread stream captures is asked on the way to the ladder.
+            let served = if stream.raw.is_per_thread() {
+                self.serve(&request, stream)
+            } else {
+                self.allocate_slow(&request, &who).inspect(|_| self.count_in(&request))
+            };
+            match served {
+                Ok(ptr) => out[at] = ptr,
                 Err(error) => {
                     // Nothing has used them, and their stream is known: no question is asked.
+                    give_back(batch, out, |ptr, request| self.take_back(ptr, request, stream));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn serve_each(&self, batch: &Batch<'_>, stream: StreamRef<'_>, out: &mut [u64]) -> Result<()> {
+        for (at, request) in batch.requests() {
+            match self.serve(&request, stream) {
+                Ok(ptr) => out[at] = ptr,
+                Err(error) => {
                     give_back(batch, out, |ptr, request| self.take_back(ptr, request, stream));
                     return Err(error);
                 }
@@ -133,9 +153,14 @@ impl Pool {
                 };
                 match (kept, &mut drawer) {
                     (Some(kept), Some(drawer)) => {
-                        if kept != Kept::Well {
-                            // Held from here on: the next ones will not find room either.
-                            kept.relieve(drawer, state.get_or_insert_with(|| self.lock()));
+                        // Held from here on: the next ones will not find room either.
+                        match kept {
+                            Kept::Well => {}
+                            Kept::Better => state = state.or_else(|| self.state.try_lock()),
+                            Kept::Full(..) | Kept::Waiting => state = state.or_else(|| Some(self.lock())),
+                        }
+                        if let Some(state) = &mut state {
+                            kept.relieve(drawer, state);
                         }
                         freed.count += 1;
                     }
@@ -150,8 +175,15 @@ impl Pool {
     }
 
     /// Frees what no desk would keep, under one lock, and one more where the driver must be asked who frees.
-    fn take_back_left(&self, ptrs: &[u64], left: Vec<(usize, Request)>, stream: StreamRef<'_>, freed: &mut Freed) {
+    fn take_back_left(&self, ptrs: &[u64], mut left: Vec<(usize, Request)>, stream: StreamRef<'_>, freed: &mut Freed) {
         let (mut bytes, mut known, mut unknown) = (0, None, Vec::new());
+        left.retain(|(at, request)| {
+            let is_outside = self.is_outside(ptrs[*at]);
+            if is_outside {
+                freed.note(*at, self.free_captured(ptrs[*at], request, stream, false));
+            }
+            !is_outside
+        });
         let mut state = self.lock();
         for (at, request) in left {
             let ptr = ptrs[at];

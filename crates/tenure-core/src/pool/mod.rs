@@ -18,7 +18,8 @@
 //!
 //! **The ladder** when a stream's own and the proven memory do not suffice: return what small classes keep -> what has
 //! completed on other streams -> grow within the limit -> another stream's block behind an inserted wait -> memory of the
-//! other zone -> wait for the whole device -> exchange idle pages for pages where they are needed -> out of memory.
+//! other zone -> remap idle pages side by side -> wait for the whole device -> exchange idle pages for pages where they are
+//! needed -> sibling pools and other libraries give back -> out of memory (`ladder/`).
 //! `prefer = footprint` swaps growing and the inserted wait.
 //!
 //! **One stream only.** As long as one stream identity has been seen, every byte carries its tag and merges freely; what
@@ -32,6 +33,8 @@
 
 mod at_hand;
 mod cache;
+mod give_back;
+mod graph;
 mod ladder;
 mod many;
 mod note;
@@ -41,9 +44,14 @@ mod pages;
 pub mod place;
 mod report;
 mod serve;
+mod siblings;
+mod tend;
 mod turn;
 
+pub use graph::{CaptureScope, SharedArena};
 pub use options::{PoolOptions, Prefer};
+pub(crate) use siblings::trim as trim_pools;
+pub use tend::end_background;
 
 use cache::{Cache, Which};
 use order::{Key, Records, cur, sealed};
@@ -142,7 +150,11 @@ impl State {
         }
         let record = self.records.add(key, raw, blocking, &self.place);
         match self.sole {
-            None if self.records.len() == 1 && self.place.live_count() == 0 => {
+            // A raw stream that comes after others will go as they did: what is proven must not be its alone.
+            None if self.records.len() == 1
+                && self.place.live_count() == 0
+                && !(matches!(key, Key::Raw(_)) && self.records.most() > 1) =>
+            {
                 self.sole = Some(record);
                 self.resettle();
             }
@@ -211,6 +223,7 @@ pub struct Pool {
     ledger: Arc<Ledger>,
     pages: Pages,
     turns: Turns,
+    graphs: graph::Graphs,
     /// Signalled when a record's pins go.
     unpinned: Condvar,
     options: PoolOptions,
@@ -225,6 +238,8 @@ pub struct Pool {
     peak_reserved: AtomicU64,
     /// What of it the upstream has been told.
     shown: AtomicU64,
+    /// What is done for the pool now and then.
+    tend: tend::Tend,
 }
 
 impl Pool {
@@ -253,9 +268,13 @@ impl Pool {
         // A checker of memory takes pieces that are allocations of the driver's (tools::memory_checked).
         let own_ranges = !crate::tools::memory_checked(device)? && own_ranges;
         let pages = if own_ranges {
-            Pages::Virtual(VirtualRange::new(driver.device(device)?, properties.total_memory as u64)?)
+            Pages::Virtual(VirtualRange::new(
+                driver.device(device)?,
+                properties.total_memory as u64,
+                options.chunk_bytes,
+            )?)
         } else {
-            Pages::Chunks(Chunks::new(CHUNK_SPAN))
+            Pages::Chunks(Chunks::new(CHUNK_SPAN, device))
         };
         let (span, small_base, all) = match &pages {
             Pages::Virtual(v) => (v.span(), v.small_base(), properties.total_memory as u64),
@@ -279,6 +298,7 @@ impl Pool {
             cache,
             pages,
             turns: Turns::default(),
+            graphs: graph::Graphs::default(),
             unpinned: Condvar::new(),
             options,
             device,
@@ -288,8 +308,10 @@ impl Pool {
             harvest_due: AtomicBool::new(false),
             peak_reserved: AtomicU64::new(0),
             shown: AtomicU64::new(0),
+            tend: tend::Tend::default(),
         };
         pool.start()?;
+        tend::Tend::announce(&options);
         Ok(pool)
     }
 
@@ -337,15 +359,15 @@ impl Pool {
         let plan = self
             .pages
             .grow(plan, self.options.maximum_bytes, &self.upstream)
-            .map_err(|e| if e.is_out_of_memory() { self.out_of_memory(bytes) } else { e })?;
+            .map_err(|e| if e.is_out_of_memory() { self.out_of_memory(bytes, Vec::new()) } else { e })?;
         self.lock().place.extend(plan.offset, plan.usable, PROVEN, LARGE);
         self.note_reserved();
         Ok(())
     }
 
-    /// Bytes that may be mapped at most.
+    /// Bytes that may be mapped at most beside those of graphs.
     fn limit(&self) -> u64 {
-        self.options.maximum_bytes.unwrap_or(u64::MAX)
+        self.options.maximum_bytes.unwrap_or(u64::MAX).saturating_sub(self.graph_bytes().0)
     }
 
     /// The device of the pool.
@@ -369,21 +391,25 @@ impl Pool {
     /// What does not hold.
     #[doc(hidden)]
     pub fn check(&self) -> Result<(), String> {
-        self.lock().place.check()
+        self.lock().place.check()?;
+        self.check_graphs()
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        tend::Tend::wake();
         if tenure_driver::process::unusable() {
             // No driver call any more: what the driver holds goes with the process.
             match &self.pages {
                 Pages::Virtual(v) => v.forget(),
                 Pages::Chunks(c) => c.forget(),
             }
+            self.end_graphs();
             return;
         }
         self.cache.close().give(self.state.get_mut());
+        self.end_graphs();
         // Unmapping does not wait for the device, so everything must have passed. One proof covers all streams.
         let unproven = self.state.get_mut().unproven() > 0 || self.state.get_mut().place.live_count() > 0;
         if unproven && let Err(e) = crate::device::settled(crate::device::prove(self.device)) {

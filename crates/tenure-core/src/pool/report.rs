@@ -1,13 +1,16 @@
-//! Figures, giving back, and the error that names them.
+//! Figures, and the error that names them.
 
 use super::cache::Which;
-use super::order::cur;
-use super::pages::idle;
-use super::{Pages, Pool, State};
-use crate::error::{Error, OutOfMemory, Result};
+use super::order::{Key, cur, sealed};
+use super::place::UNPROVEN;
+use super::{Pages, Pool};
+use crate::error::{Error, OutOfMemory, Pending, Tried};
 use crate::resource::Info;
 use crate::resource::leaf::Cuda;
 use crate::sync::atomic::Ordering;
+
+/// So many streams are named in an out-of-memory error, those that hold most.
+const NAMED: usize = 4;
 
 impl Pool {
     /// The ranges of addresses (start, bytes) that have memory of this pool behind them now, by address.
@@ -18,6 +21,7 @@ impl Pool {
             Pages::Chunks(_) => self.pages.pieces(),
         };
         let mut ranges: Vec<_> = mapped.into_iter().map(|(offset, bytes)| (self.pages.ptr_of(offset), bytes)).collect();
+        ranges.extend(self.graph_ranges());
         ranges.sort_unstable();
         ranges
     }
@@ -25,40 +29,87 @@ impl Pool {
     /// The figures now, after what the threads and the classes keep has been given back.
     pub(super) fn report(&self) -> Info {
         self.drain(Which::All);
+        self.reap(false);
+        let (graph_mapped, graph_reserved) = self.graph_bytes();
+        let (graph_live, graph_count) = self.graph_live();
         let reserved = self.pages.reserved();
         let mut state = self.lock();
         state.place.consolidate();
         let place = &state.place;
-        let live = place.live_bytes();
-        let reserved = reserved.max(place.mapped_bytes());
+        let live = place.live_bytes() + graph_live;
+        let mapped = place.mapped_bytes() + graph_mapped;
+        let reserved = reserved.max(place.mapped_bytes()) + graph_reserved;
         Info {
             live_bytes: live,
-            cached_bytes: place.mapped_bytes() - live,
+            cached_bytes: mapped - live,
             reserved_bytes: reserved,
             largest_free_bytes: place.largest_free(),
             peak_live_bytes: live.max(u64::try_from(self.cache.figures.peak()).unwrap_or(0)),
             peak_reserved_bytes: self.peak_reserved.load(Ordering::Relaxed).max(reserved),
-            live_count: place.live_count(),
+            live_count: place.live_count() + graph_count,
             // A second stream would get at once what the only one has never had.
             unproven_bytes: state.unproven() - state.sole.map_or(0, |only| place.untouched_bytes(cur(only))),
             device_proofs: self.proofs.load(Ordering::Relaxed),
         }
     }
 
-    /// Keeps the peak of what is reserved, and shows in the plain device resource below what the pool took by itself.
-    /// Called by whoever has the turn, after each change.
-    pub(super) fn note_reserved(&self) {
-        let now = self.pages.reserved();
-        self.peak_reserved.fetch_max(now, Ordering::Relaxed);
-        if let (Pages::Virtual(_), Some(cuda)) = (&self.pages, self.upstream.downcast::<Cuda>()) {
-            let before = self.shown.swap(now, Ordering::Relaxed);
-            cuda.note_pages_taken(now.saturating_sub(before));
-            cuda.note_pages_given(before.saturating_sub(now));
+    /// Bytes of addresses whose pages are mapped elsewhere now, and that wait for their last use.
+    pub(super) fn past_bytes(&self) -> u64 {
+        match &self.pages {
+            Pages::Virtual(range) => range.past_bytes(),
+            Pages::Chunks(_) => 0,
         }
     }
 
-    /// Out of memory, with every figure.
-    pub(super) fn out_of_memory(&self, requested: u64) -> Error {
+    /// Keeps the peak of what is reserved, and shows in the plain device resource below what the pool took by itself.
+    /// Called by whoever has the turn, after each change.
+    pub(super) fn note_reserved(&self) {
+        loop {
+            let now = self.pages.reserved() + self.graph_bytes().1;
+            self.peak_reserved.fetch_max(now, Ordering::Relaxed);
+            if let (Pages::Virtual(_), Some(cuda)) = (&self.pages, self.upstream.downcast::<Cuda>()) {
+                let before = self.shown.swap(now, Ordering::Relaxed);
+                cuda.note_pages_taken(now.saturating_sub(before));
+                cuda.note_pages_given(before.saturating_sub(now));
+            }
+            // What graphs left goes back without the turn: whoever is last shows what is there.
+            if now == self.pages.reserved() + self.graph_bytes().1 {
+                break;
+            }
+        }
+    }
+
+    /// What free memory waits for: the streams that hold most of it, and what no stream can be named for.
+    fn pending(&self) -> Vec<Pending> {
+        let state = self.lock();
+        let mut pending = Vec::new();
+        for (number, record) in state.records.iter() {
+            let bytes = state.place.tag_bytes(cur(number)) + state.place.tag_bytes(sealed(number));
+            if bytes == 0 {
+                continue;
+            }
+            let stream = match record.key {
+                Key::Legacy => "the legacy stream".to_owned(),
+                Key::PerThread(thread) => format!("the per-thread stream of thread {thread}"),
+                Key::Object(_) => format!("stream {:#x}", record.raw.as_raw() as usize),
+                Key::Raw(id) => format!("stream {:#x} (raw, id {id})", record.raw.as_raw() as usize),
+            };
+            let ended = if record.closed { ", ended" } else { "" };
+            pending.push(Pending { stream: format!("{stream}{ended}"), bytes });
+        }
+        let unnamed = state.place.tag_bytes(UNPROVEN);
+        if unnamed > 0 {
+            pending.push(Pending { stream: "streams that nobody can name".to_owned(), bytes: unnamed });
+        }
+        drop(state);
+        pending.sort_by_key(|p| std::cmp::Reverse(p.bytes));
+        pending.truncate(NAMED);
+        pending
+    }
+
+    /// Out of memory, with every figure and what came of each step.
+    pub(super) fn out_of_memory(&self, requested: u64, tried: Vec<Tried>) -> Error {
+        let pending = self.pending();
         let info = self.report();
         // A driver that cannot answer this either is told apart by the zeros.
         let (driver_free, driver_total) = crate::device::memory_info(self.device).unwrap_or_default();
@@ -81,62 +132,10 @@ impl Pool {
             driver_free,
             driver_total,
             resource,
+            cached: info.cached_bytes,
+            unproven: info.unproven_bytes,
+            pending,
+            tried,
         }))
-    }
-
-    /// Gives back idle pages down to `keep` cached bytes; says how many bytes went to the device or the upstream.
-    ///
-    /// # Errors
-    /// What the driver or the upstream says; what went before stays gone.
-    pub(super) fn trim_to(&self, keep: u64) -> Result<u64> {
-        let keep = keep.max(self.options.release_threshold);
-        let cached = |state: &State| state.place.mapped_bytes() - state.place.live_bytes();
-        self.drain(Which::All);
-        if cached(&self.lock()) <= keep {
-            return Ok(0);
-        }
-        let turn = self.turns.take()?;
-        let all = self.pages.pieces();
-        let pieces = self.prove_with(&turn, |state| {
-            let spare = cached(state).saturating_sub(keep);
-            let mut chosen = idle(&all, &state.place, spare);
-            chosen.retain(|(offset, bytes)| state.place.shrink(*offset, *bytes));
-            chosen
-        })?;
-        self.return_pieces(&pieces)
-    }
-
-    /// Gives pieces back that the placer has let go of. The caller has the turn. Says how many bytes went.
-    ///
-    /// # Errors
-    /// The first that was met; what could not go is the pool's again.
-    pub(super) fn return_pieces(&self, pieces: &[(u64, u64)]) -> Result<u64> {
-        if pieces.is_empty() {
-            return Ok(0);
-        }
-        let before = self.pages.reserved();
-        let (stay, error) = self.pages.give_back(pieces, &self.upstream);
-        let went = before.saturating_sub(self.pages.reserved());
-        self.note_reserved();
-        if !stay.is_empty() {
-            let mut state = self.lock();
-            for (offset, bytes) in &stay {
-                let zone = self.zone_at(*offset);
-                state.place.extend(*offset, *bytes, super::place::PROVEN, zone);
-            }
-            state.resettle();
-        }
-        match error {
-            Some(e) if went == 0 || !stay.is_empty() => Err(e),
-            _ => Ok(went),
-        }
-    }
-
-    /// The zone that an offset belongs to for good.
-    fn zone_at(&self, offset: u64) -> u8 {
-        match &self.pages {
-            Pages::Virtual(v) if offset >= v.small_base() => super::place::SMALL,
-            _ => super::place::LARGE,
-        }
     }
 }

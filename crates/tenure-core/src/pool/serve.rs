@@ -13,6 +13,7 @@ use std::any::Any;
 use tenure_driver::RawStream;
 
 use super::cache::Lock;
+use super::graph::threads_announced;
 use super::order::identity::refuse_capturing;
 use super::order::{Key, Who, cur};
 use super::place::{Entry, Fault, PROVEN, UNPROVEN, rounded_bytes};
@@ -44,11 +45,13 @@ impl Pool {
             if !self.options.assume_no_capture {
                 refuse_capturing(who.stream.raw)?;
             }
+        } else if who.stream.raw.is_per_thread() && threads_announced() {
+            self.refuse_capturing_thread(who.stream)?;
         }
         Ok(())
     }
 
-    fn other_device(&self, device: i32) -> Error {
+    pub(super) fn other_device(&self, device: i32) -> Error {
         Error::invalid(format!(
             "the stream belongs to device {device} and the pool to device {}: use a stream of the pool's device, or a pool \
              of the stream's",
@@ -92,6 +95,7 @@ impl Pool {
         let misuse = |kind, owner, owner_bytes| {
             Error::Misuse(Misuse { kind, ptr, bytes: request.bytes as u64, asked: request.owner, owner, owner_bytes })
         };
+        // A graph's blocks have been looked for before.
         let Some(offset) = self.pages.offset_of(ptr) else { return Err(misuse(MisuseKind::UnknownPointer, 0, 0)) };
         let entry = state.place.entry(offset).map_err(|fault| match fault {
             Fault::Unknown => misuse(MisuseKind::UnknownPointer, 0, 0),
@@ -180,7 +184,7 @@ impl Pool {
 #[derive(Clone, Copy)]
 pub(super) struct Asker {
     key: Key,
-    raw: RawStream,
+    pub(super) raw: RawStream,
     pub(super) blocking: bool,
 }
 
@@ -194,12 +198,21 @@ impl State {
 /// What a memory checker, if there is one, is told about (`tools/heaps.rs`).
 impl Pool {
     #[inline]
-    fn serve(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
-        let who = self.who(stream)?;
+    pub(super) fn serve(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+        let who = match self.who(stream) {
+            Ok(who) => who,
+            Err(refused) => return self.allocate_captured(request, stream, refused),
+        };
         if let Some(key) = who.key
             && let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Wait)
         {
             return Ok(ptr);
+        }
+        // The per-thread stream is asked here only: the question is dear there.
+        if stream.raw.is_per_thread()
+            && let Err(refused) = self.refuse_capturing_thread(stream)
+        {
+            return self.allocate_captured(request, stream, refused);
         }
         let ptr = self.allocate_slow(request, &who)?;
         self.count_in(request);
@@ -210,6 +223,9 @@ impl Pool {
     pub(super) fn take_back(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         if self.keep_at_hand(ptr, request, stream, Lock::Wait) {
             return Ok(());
+        }
+        if self.is_outside(ptr) {
+            return self.free_captured(ptr, request, stream, false);
         }
         let mut state = self.lock();
         let mut entry = self.checked(&state, ptr, request)?;
@@ -264,17 +280,20 @@ impl MemoryResource for Pool {
     }
 
     #[inline]
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64>> {
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
         let who = Who::known(stream)?;
-        let ready = self.ready_at_hand(request, who.key?)?;
-        match self.check_object(&who) {
-            Ok(()) => Some(Ok(self.hand_out(&ready, request))),
-            Err(e) => {
-                self.put_back(ready, request);
-                // A stream that is capturing, or of another device, takes the whole way.
-                if matches!(e, Error::Device(_)) { Some(Err(e)) } else { None }
-            }
+        if stream.raw.is_per_thread() && threads_announced() {
+            return None;
         }
+        let ready = self.ready_at_hand(request, who.key?)?;
+        if stream.object.is_some()
+            && let Err(e) = self.check_object(&who)
+        {
+            self.put_back(ready, request);
+            // A stream that is capturing, or of another device, takes the whole way.
+            return if matches!(e, Error::Device(_)) { Some(Err(Box::new(e))) } else { None };
+        }
+        Some(Ok(self.hand_out(&ready, request)))
     }
 
     #[inline]
@@ -284,7 +303,8 @@ impl MemoryResource for Pool {
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let who = Who::known(stream).ok_or(Error::WouldBlock)?;
-        self.check_object(&who)?;
+        // A capturing stream is the plain call's to serve.
+        self.check_object(&who).map_err(|e| if matches!(e, Error::Unsupported(_)) { Error::WouldBlock } else { e })?;
         let key = who.key.ok_or(Error::WouldBlock)?;
         if let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Try) {
             return Ok(ptr);
@@ -305,6 +325,9 @@ impl MemoryResource for Pool {
     fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         if self.keep_at_hand(ptr, request, stream, Lock::Try) {
             return Ok(());
+        }
+        if self.is_outside(ptr) {
+            return self.free_captured(ptr, request, stream, true);
         }
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
         let entry = self.checked(&state, ptr, request)?;
@@ -329,6 +352,9 @@ impl MemoryResource for Pool {
     }
 
     fn find(&self, ptr: u64) -> Option<Block> {
+        if self.is_outside(ptr) {
+            return self.find_captured(ptr).map(|(block, _)| block);
+        }
         let offset = self.pages.offset_of(ptr)?;
         let entry = self.lock().place.around(offset).ok()?;
         Some(Block {
@@ -337,6 +363,10 @@ impl MemoryResource for Pool {
             owner: entry.owner,
             device: self.device,
         })
+    }
+
+    fn capture_of(&self, ptr: u64) -> Option<u64> {
+        self.find_captured(ptr).map(|(_, capture)| capture)
     }
 
     fn info(&self) -> Info {
@@ -353,10 +383,17 @@ impl MemoryResource for Pool {
 
     fn property(&self, name: &str) -> Option<u64> {
         match name {
-            "pool_size" => Some(self.lock().place.mapped_bytes()),
+            "pool_size" => Some(self.lock().place.mapped_bytes() + self.graph_bytes().0),
+            "graph_bytes" => Some(self.graph_bytes().0),
+            "graph_arenas" => Some(self.graph_count()),
             "initial_bytes" => Some(self.options.initial_bytes),
             "maximum_bytes" => self.options.maximum_bytes,
             "release_threshold" => Some(self.options.release_threshold),
+            "remap" => Some(u64::from(self.options.remap)),
+            "decay_ms" => Some(self.options.decay_ms),
+            "chunk_bytes" => Some(self.options.chunk_bytes),
+            "grow_ahead" => Some(u64::from(self.options.grow_ahead)),
+            "past_bytes" => Some(self.past_bytes()),
             "own_ranges" => Some(u64::from(self.has_own_ranges())),
             "stream_records" => Some(self.lock().records.len() as u64),
             "proven_bytes" => Some(self.lock().place.tag_bytes(PROVEN)),

@@ -57,6 +57,20 @@ impl Turns {
         *holder = me;
         Ok(Turn { turns: self, waited })
     }
+
+    /// Takes the turn if nobody has it. For threads that come from outside the pool: whoever waits for no turn while it
+    /// has none stands in no circle.
+    pub(super) fn try_take(&self) -> Option<Turn<'_>> {
+        let mut holder = self.holder.lock();
+        if *holder != 0 {
+            return None;
+        }
+        *holder = match this_thread() {
+            0 => NAMELESS,
+            thread => thread,
+        };
+        Some(Turn { turns: self, waited: false })
+    }
 }
 
 impl Drop for Turn<'_> {

@@ -5,6 +5,8 @@
 
 use serde_json::{Value, json};
 
+use crate::trace::Smallest;
+
 pub mod map;
 mod page;
 pub mod series;
@@ -48,6 +50,16 @@ pub struct Report {
     pub ns_per_event_last: f64,
     /// Number of timed passes.
     pub repeat: u32,
+    /// Each thread of the log was replayed on a thread of its own.
+    pub threaded: bool,
+    /// Half of all calls took at most so many nanoseconds, each timed by itself in a warm resource.
+    pub ns_per_event_p50: u64,
+    /// The same of 99 of 100 calls.
+    pub ns_per_event_p99: u64,
+    /// The same of all calls.
+    pub ns_per_event_max: u64,
+    /// The smallest fixed pool, where it was looked for.
+    pub smallest: Option<Smallest>,
     /// Driver calls of the last pass, by name.
     pub driver_calls: Vec<(&'static str, u64)>,
     /// Calls that failed and had not failed in the log, in the last pass.
@@ -83,6 +95,13 @@ impl Report {
         (self.peak_live_bytes != 0).then(|| self.peak_reserved_bytes as f64 / self.peak_live_bytes as f64)
     }
 
+    /// The smallest fixed pool over the live bytes at their peak; `None` where it was not looked for or not found.
+    #[must_use]
+    pub fn smallest_over_live(&self) -> Option<f64> {
+        let bytes = self.smallest.as_ref()?.bytes?;
+        (self.peak_live_bytes != 0).then(|| bytes as f64 / self.peak_live_bytes as f64)
+    }
+
     /// Driver calls per call in the last pass.
     #[must_use]
     pub fn driver_calls_per_event(&self) -> f64 {
@@ -115,6 +134,15 @@ impl Report {
             "ns_per_event_first": self.ns_per_event_first,
             "ns_per_event_min": self.ns_per_event_min,
             "ns_per_event_last": self.ns_per_event_last,
+            "ns_per_event_p50": self.ns_per_event_p50,
+            "ns_per_event_p99": self.ns_per_event_p99,
+            "ns_per_event_max": self.ns_per_event_max,
+            "threaded": self.threaded,
+            "smallest_pool_bytes": self.smallest.as_ref().and_then(|found| found.bytes),
+            "smallest_pool_over_live": self.smallest_over_live(),
+            "smallest_pool_trials": self.smallest.as_ref().map(|found| found.trials),
+            "smallest_pool_monotonic": self.smallest.as_ref().map(|found| found.monotonic),
+            "smallest_pool_reason": self.smallest.as_ref().and_then(|found| found.why.as_deref()),
             "driver_calls": self.driver_calls.iter().map(|(name, n)| ((*name).to_owned(), json!(n)))
                 .collect::<serde_json::Map<_, _>>(),
             "failures_in_log": self.failures_in_log,

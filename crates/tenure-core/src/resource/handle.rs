@@ -86,7 +86,7 @@ impl Named {
     #[inline]
     pub fn allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
         match self.allocate_at_hand(bytes, align, stream) {
-            Some(answer) => answer,
+            Some(answer) => answer.map_err(|e| *e),
             None => self.allocate_whole(bytes, align, stream),
         }
     }
@@ -105,8 +105,18 @@ impl Named {
         plain.then(|| Request { bytes, align, owner: self.id(), flags: 0 })
     }
 
+    /// [`allocate`](Self::allocate) of what the thread has at hand: `None`, with nothing changed, when that is not what is
+    /// wanted. The error is boxed, so that the answer fits into registers.
+    ///
+    /// # Errors
+    /// What the driver says to the question whether the stream is capturing.
     #[inline]
-    fn allocate_at_hand(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Option<Result<u64>> {
+    pub fn allocate_at_hand(
+        &self,
+        bytes: usize,
+        align: usize,
+        stream: StreamRef<'_>,
+    ) -> Option<Result<u64, Box<Error>>> {
         let answer = self.body().allocate_at_hand(&self.plain(bytes, align)?, stream)?;
         if answer.is_ok() {
             self.slot.take_light();
@@ -114,8 +124,10 @@ impl Named {
         Some(answer)
     }
 
+    /// [`deallocate`](Self::deallocate) into what the thread keeps at hand: false, with nothing changed, when anything about
+    /// it must be looked at.
     #[inline]
-    fn deallocate_at_hand(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> bool {
+    pub fn deallocate_at_hand(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> bool {
         let done =
             self.plain(bytes, align).is_some_and(|request| self.body().deallocate_at_hand(ptr, &request, stream));
         if done {
@@ -131,7 +143,7 @@ impl Named {
     /// [`Error::WouldBlock`] with nothing changed, and those of `allocate`.
     pub fn try_allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
         if let Some(answer) = self.allocate_at_hand(bytes, align, stream) {
-            return answer;
+            return answer.map_err(|e| *e);
         }
         tools::may_not_wait()?;
         self.counted(bytes, align, |body, request| body.try_allocate(request, stream))

@@ -162,7 +162,7 @@ pub trait MemoryResource: Send + Sync + 'static {
     ///
     /// # Errors
     /// What the driver says to the question whether the stream is capturing.
-    fn allocate_at_hand(&self, _request: &Request, _stream: StreamRef<'_>) -> Option<Result<u64>> {
+    fn allocate_at_hand(&self, _request: &Request, _stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
         None
     }
 
@@ -217,6 +217,11 @@ pub trait MemoryResource: Send + Sync + 'static {
 
     /// The live block of this resource that contains `ptr`; the smallest, where blocks of an upstream contain others.
     fn find(&self, ptr: u64) -> Option<Block>;
+
+    /// The capture in which the live block around `ptr` was made, for memory of a graph; `None` for every other.
+    fn capture_of(&self, ptr: u64) -> Option<u64> {
+        self.upstream()?.body().capture_of(ptr)
+    }
 
     /// The figures now. May drain caches, so that the largest free block can be had.
     fn info(&self) -> Info;

@@ -23,7 +23,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use csv::ByteRecord;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::field::{self, Action};
@@ -39,6 +39,10 @@ pub struct Event {
     pub bytes: u64,
     /// The allocation, by a number that is reused after its free. Not used by [`Action::Failure`].
     pub slot: u32,
+    /// The thread of the call, by a number below [`Log::threads`].
+    pub thread: u32,
+    /// The logged address, by a number below [`Log::pointers`]. Not used by [`Action::Failure`].
+    pub pointer: u32,
     /// The stream of the call: an index into [`Log::streams`].
     pub stream: u16,
     /// What to do.
@@ -58,6 +62,8 @@ pub struct Log {
     pub threads: u64,
     /// The streams as they were logged, in order of appearance; null is 0.
     pub streams: Vec<u64>,
+    /// Number of different addresses.
+    pub pointers: u32,
     /// Number of slots: no slot of [`Log::events`] is as high.
     pub slots: u32,
     /// The most bytes that were live at once, as they were asked for.
@@ -203,8 +209,9 @@ struct Balance {
     live: FxHashMap<u64, SmallVec<[(u32, u64); 1]>>,
     free_slots: Vec<u32>,
     streams: FxHashMap<u64, u16>,
-    threads: FxHashSet<u64>,
-    other_threads: FxHashSet<String>,
+    threads: FxHashMap<u64, u32>,
+    other_threads: FxHashMap<String, u32>,
+    pointers: FxHashMap<u64, u32>,
     live_bytes: u128,
     peak: u128,
     first_time: Option<i64>,
@@ -219,8 +226,9 @@ impl Balance {
             live: FxHashMap::default(),
             free_slots: Vec::new(),
             streams: FxHashMap::default(),
-            threads: FxHashSet::default(),
-            other_threads: FxHashSet::default(),
+            threads: FxHashMap::default(),
+            other_threads: FxHashMap::default(),
+            pointers: FxHashMap::default(),
             live_bytes: 0,
             peak: 0,
             first_time: None,
@@ -246,11 +254,17 @@ impl Balance {
         };
         let Some(action) = action else { return Ok(()) };
 
-        match field::pointer(thread) {
-            Some(thread) => _ = self.threads.insert(thread),
+        let next = self.log.threads;
+        let number = u32::try_from(next).map_err(|_| "more than 2^32 threads are named".to_owned())?;
+        let thread = match field::pointer(thread) {
+            Some(thread) => *self.threads.entry(thread).or_insert(number),
             None if thread.is_empty() => return Err("the thread is empty".into()),
-            None => _ = self.other_threads.insert(thread.to_owned()),
-        }
+            None => match self.other_threads.get(thread) {
+                Some(known) => *known,
+                None => *self.other_threads.entry(thread.to_owned()).or_insert(number),
+            },
+        };
+        self.log.threads = (self.threads.len() + self.other_threads.len()) as u64;
         match field::time(time) {
             Some(time) => {
                 self.first_time.get_or_insert(time);
@@ -264,12 +278,12 @@ impl Balance {
             Action::Failure => {
                 self.log.failures += 1;
                 if bytes != 0 {
-                    self.log.events.push(Event { bytes, slot: 0, stream, action });
+                    self.log.events.push(Event { bytes, slot: 0, thread, pointer: 0, stream, action });
                 }
             }
             Action::Allocate if bytes == 0 => self.log.zero_sized += 1,
-            Action::Allocate => self.allocate(pointer, bytes, stream)?,
-            Action::Free => self.free(pointer, bytes, stream),
+            Action::Allocate => self.allocate(thread, pointer, bytes, stream)?,
+            Action::Free => self.free(thread, pointer, bytes, stream),
         }
         Ok(())
     }
@@ -289,7 +303,9 @@ impl Balance {
         Ok(at as u16)
     }
 
-    fn allocate(&mut self, pointer: u64, bytes: u64, stream: u16) -> Result<(), String> {
+    fn allocate(&mut self, thread: u32, pointer: u64, bytes: u64, stream: u16) -> Result<(), String> {
+        let number = u32::try_from(self.pointers.len()).map_err(|_| "more than 2^32 addresses are named".to_owned())?;
+        let number = *self.pointers.entry(pointer).or_insert(number);
         let slot = match self.free_slots.pop() {
             Some(slot) => slot,
             None => {
@@ -308,12 +324,14 @@ impl Balance {
             self.peak = self.live_bytes;
             self.log.peak_event = self.log.events.len();
         }
-        self.log.events.push(Event { bytes, slot, stream, action: Action::Allocate });
+        self.log.events.push(Event { bytes, slot, thread, pointer: number, stream, action: Action::Allocate });
         Ok(())
     }
 
-    fn free(&mut self, pointer: u64, bytes: u64, stream: u16) {
-        let Some(here) = self.live.get_mut(&pointer) else {
+    fn free(&mut self, thread: u32, pointer: u64, bytes: u64, stream: u16) {
+        // What is live has a number.
+        let number = self.pointers.get(&pointer).copied();
+        let (Some(here), Some(number)) = (self.live.get_mut(&pointer), number) else {
             // The free of a request of no bytes names no allocation; any other one is older than the log.
             if bytes != 0 {
                 self.log.unknown_frees += 1;
@@ -330,7 +348,7 @@ impl Balance {
         }
         self.live_bytes -= u128::from(size);
         self.free_slots.push(slot);
-        self.log.events.push(Event { bytes: size, slot, stream, action: Action::Free });
+        self.log.events.push(Event { bytes: size, slot, thread, pointer: number, stream, action: Action::Free });
     }
 
     fn finish(mut self) -> Result<Log> {
@@ -342,7 +360,7 @@ impl Balance {
                 log.name
             )));
         }
-        log.threads = (self.threads.len() + self.other_threads.len()) as u64;
+        log.pointers = self.pointers.len() as u32;
         log.peak_live_bytes = u64::try_from(self.peak).unwrap_or(u64::MAX);
         log.left_live = self.live.values().map(|here| here.len() as u64).sum();
         if let (true, Some(first)) = (self.times_known, self.first_time) {
@@ -379,17 +397,18 @@ mod tests {
             "1,16:00:00.000001,allocate,0x10,100,0\n1,16:00:00.000002,allocate,0x20,50,0x7f00\n\
              2,16:00:00.000003,free,0x10,100,0x7f00\n2,16:00:00.000013,allocate,0x10,200,(nil)\n",
         );
-        let e = |bytes, slot, stream, action| Event { bytes, slot, stream, action };
+        let e = |bytes, slot, thread, pointer, stream, action| Event { bytes, slot, thread, pointer, stream, action };
         assert_eq!(
             log.events,
             [
-                e(100, 0, 0, Action::Allocate),
-                e(50, 1, 1, Action::Allocate),
-                e(100, 0, 1, Action::Free),
-                e(200, 0, 0, Action::Allocate),
+                e(100, 0, 0, 0, 0, Action::Allocate),
+                e(50, 1, 0, 1, 1, Action::Allocate),
+                e(100, 0, 1, 0, 1, Action::Free),
+                e(200, 0, 1, 0, 0, Action::Allocate),
             ]
         );
-        assert_eq!((log.rows, log.threads, log.slots), (4, 2, 2));
+        assert_eq!((log.rows, log.threads, log.slots, log.pointers), (4, 2, 2, 2));
+        assert_eq!(size_of::<Event>(), 24);
         assert_eq!(log.streams, [0, 0x7f00], "(nil) and 0 are the same stream");
         assert_eq!((log.peak_live_bytes, log.peak_event, log.left_live), (250, 3, 2));
         assert_eq!(log.duration_us, Some(12));

@@ -8,7 +8,8 @@
 //!
 //! RMM's logging adaptor writes a line of CSV for each allocation and free; [`Log`] reads every form that it has written.
 //! [`replay()`] makes the same calls in the same order on the same number of streams against a resource of tenure's and
-//! says what they cost. [`replay_json`] is the whole of it behind one call, for the C ABI and the command line.
+//! says what they cost; if asked for, with a thread for each thread of the log, and with the smallest fixed pool that the log
+//! fits into. [`replay_json`] is the whole of it behind one call, for the C ABI and the command line.
 //!
 //! A log of a hundred thousand lines is read in a few tens of milliseconds and takes 24 bytes a line.
 
@@ -23,13 +24,18 @@ mod field;
 mod log;
 mod replay;
 mod size;
+mod smallest;
 mod target;
+mod threads;
+mod timing;
 
 pub use field::Action;
 pub use log::{COLUMNS, Event, Log, MAX_STREAMS};
 pub use replay::{LiveBlock, Options, replay};
 pub use size::Size;
+pub use smallest::{GRAIN, Smallest};
 pub use target::Target;
+pub use threads::MAX_LANES;
 
 /// The most timed passes that may be asked for.
 pub const MAX_REPEAT: u64 = 100_000;
@@ -51,6 +57,8 @@ struct Order {
 /// | `log` or `logs` | a path, or an array of paths: the answer is an object, or an array of objects |
 /// | `resource` | `cuda`, `async`, `pool` (left out: this) or `pool:SIZE` |
 /// | `repeat` | number of timed passes; left out: 1 |
+/// | `threads` | true: each thread of the log is replayed on a thread of its own; left out: all on the calling one |
+/// | `smallest` | true: also the smallest fixed pool in which the log replays is looked for; left out: not |
 /// | `device` | the device's ordinal; left out: the current one |
 /// | `html` | a path: a page with pictures is written there, over what was there |
 ///
@@ -66,7 +74,7 @@ pub fn replay_json(options: &str, progress: &mut dyn FnMut(u64, u64) -> bool) ->
     let order = Order::parse(options)?;
     let logs = order.logs.iter().map(|path| Log::open(path)).collect::<Result<Vec<_>>>()?;
 
-    let passes = u64::from(order.options.repeat) + 1;
+    let passes = order.options.passes();
     let total: u64 = logs.iter().map(|log| log.events.len() as u64 * passes).sum();
     let mut before = 0;
     let mut reports = Vec::with_capacity(logs.len());
@@ -97,7 +105,7 @@ impl Order {
         let Value::Object(fields) = value else {
             return Err(Error::invalid("the options of a replay are a JSON object such as {\"log\": \"rmm.csv\"}"));
         };
-        const KNOWN: [&str; 6] = ["log", "logs", "resource", "repeat", "device", "html"];
+        const KNOWN: [&str; 8] = ["log", "logs", "resource", "repeat", "device", "html", "threads", "smallest"];
         if let Some(key) = fields.keys().find(|key| !KNOWN.contains(&key.as_str())) {
             return Err(Error::invalid(format!("a replay has no option {key:?}; there are {}", KNOWN.join(", "))));
         }
@@ -130,6 +138,17 @@ impl Order {
         if let Some(value) = present(&fields, "device") {
             let ordinal = value.as_i64().and_then(|n| i32::try_from(n).ok());
             options.device = Some(ordinal.ok_or_else(|| wrong("device", "the ordinal of a device", value))?);
+        }
+        for (key, wanted) in [("threads", &mut options.threads), ("smallest", &mut options.smallest)] {
+            if let Some(value) = present(&fields, key) {
+                *wanted = value.as_bool().ok_or_else(|| wrong(key, "true or false", value))?;
+            }
+        }
+        if options.smallest && options.target != Target::Pool(None) {
+            return Err(Error::invalid(format!(
+                "the smallest pool is looked for among pools: leave \"resource\" out, or make it \"pool\" instead of {:?}",
+                options.resource
+            )));
         }
         let html = match present(&fields, "html") {
             None => None,
@@ -185,6 +204,10 @@ mod tests {
             (r#"{"log": "a", "repeat": -1}"#, "from 1 to"),
             (r#"{"log": "a", "repeat": "5"}"#, "from 1 to"),
             (r#"{"log": "a", "device": 1.5}"#, "ordinal"),
+            (r#"{"log": "a", "threads": 4}"#, "true or false, not 4"),
+            (r#"{"log": "a", "smallest": "yes"}"#, "true or false"),
+            (r#"{"log": "a", "smallest": true, "resource": "pool:1GiB"}"#, "leave \"resource\" out"),
+            (r#"{"log": "a", "smallest": true, "resource": "async"}"#, "instead of \"async\""),
             (r#"{"log": "a", "html": true}"#, "a path, not true"),
             (r#"{"log": "a", "hmtl": "x"}"#, "no option \"hmtl\""),
         ] {

@@ -3,12 +3,15 @@
 //! ```text
 //!   pass 0       observed, not timed     reserved and live over the events, the address space at the peak
 //!   pass 1..N    timed, not observed     ns per event, driver calls, peaks
+//!   pass N + 1   each call timed alone   p50, p99, max
+//!   trials       if asked for            the smallest fixed pool (`smallest.rs`)
 //!   after each   everything that the log left live is freed; the resource must then hold nothing
 //! ```
 //!
-//! Pass 0 has a resource of its own, so that pass 1 starts cold; passes 2..N find the resource as the one before left it.
-//! All passes run in logged order on the calling thread, whatever threads the log names: a log says in which order the
-//! calls came, not how long a thread waited for another.
+//! Pass 0 has a resource of its own, so that pass 1 starts cold; the later ones find the resource as the one before left
+//! it. All passes run in logged order on the calling thread, whatever threads the log names: a log says in which order the
+//! calls came, not how long a thread waited for another. If asked for, passes 1..N run with a thread for each thread of
+//! the log instead (`threads.rs`) and time each call alone; then there is no pass N + 1.
 //!
 //! # Streams
 //! Null and 1 are the legacy default stream, 2 is the per-thread one. Every other stream of the log becomes a stream of
@@ -28,7 +31,10 @@ use tenure_driver::RawStream;
 
 use super::field::Action;
 use super::log::{Event, Log};
+use super::smallest::smallest;
 use super::target::Target;
+use super::threads::Lanes;
+use super::timing::{Clock, Percentiles};
 use crate::device;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
@@ -50,15 +56,35 @@ pub struct Options {
     pub repeat: u32,
     /// The device; the current one when left out.
     pub device: Option<i32>,
+    /// Each thread of the log is replayed on a thread of its own.
+    pub threads: bool,
+    /// The smallest fixed pool in which the log replays is looked for. The target must be a pool without a size.
+    pub smallest: bool,
 }
 
+/// Replays of a log that progress counts for the search of the smallest pool.
+const TRIALS: u64 = 24;
+
 impl Options {
+    /// How many passes over the log progress counts.
+    pub(super) fn passes(&self) -> u64 {
+        let singles = u64::from(!self.threads);
+        1 + u64::from(self.repeat.max(1)) + singles + if self.smallest { TRIALS } else { 0 }
+    }
+
     /// One pass against the resource that `text` names: `cuda`, `async`, `pool` or `pool:SIZE`.
     ///
     /// # Errors
     /// [`Error::Invalid`] naming what there is.
     pub fn new(text: &str) -> Result<Self> {
-        Ok(Self { target: Target::parse(text)?, resource: text.trim().to_owned(), repeat: 1, device: None })
+        Ok(Self {
+            target: Target::parse(text)?,
+            resource: text.trim().to_owned(),
+            repeat: 1,
+            device: None,
+            threads: false,
+            smallest: false,
+        })
     }
 }
 
@@ -68,6 +94,14 @@ impl Options {
 /// A device or resource that cannot be had; a stop; a resource that holds memory after everything was freed. Events that
 /// fail are no error: the report counts them. Whatever the way out, everything that the replay allocated has been freed.
 pub fn replay(log: &Log, options: &Options, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Report> {
+    if options.smallest && options.target != Target::Pool(None) {
+        return Err(Error::invalid(format!(
+            "the smallest pool is looked for among pools, so the resource is \"pool\" and not {:?}",
+            options.resource
+        )));
+    }
+    // Before the first pass, so that what cannot be done costs nothing.
+    let lanes = options.threads.then(|| Lanes::new(log)).transpose()?;
     let device = match options.device {
         Some(device) => device::check(device)?,
         None => device::current()?,
@@ -75,7 +109,7 @@ pub fn replay(log: &Log, options: &Options, progress: &mut dyn FnMut(u64, u64) -
     let streams = streams_of(log, device)?;
     device::on(device, || {
         let streams: Vec<StreamRef<'_>> = streams.iter().map(StreamHold::as_carried).collect();
-        Replay { log, options, device, streams: &streams }.run(progress)
+        Replay { log, options, device, streams: &streams }.run(lanes.as_ref(), progress)
     })
 }
 
@@ -91,22 +125,23 @@ fn streams_of(log: &Log, device: i32) -> Result<Vec<StreamHold>> {
         .collect()
 }
 
-struct Replay<'a> {
-    log: &'a Log,
+pub(super) struct Replay<'a> {
+    pub(super) log: &'a Log,
     options: &'a Options,
-    device: i32,
-    streams: &'a [StreamRef<'a>],
+    pub(super) device: i32,
+    pub(super) streams: &'a [StreamRef<'a>],
 }
 
 impl Replay<'_> {
-    fn run(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Report> {
+    fn run(&self, lanes: Option<&Lanes>, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<Report> {
         let log = self.log;
         let events = log.events.len();
         let repeat = self.options.repeat.max(1);
-        let total = events as u64 * (u64::from(repeat) + 1);
+        let total = events as u64 * self.options.passes();
         let mut done = 0;
         let mut step = |n: usize| {
-            done += n as u64;
+            // How long the search for the smallest pool takes is only guessed.
+            done = (done + n as u64).min(total);
             if !progress(done, total) {
                 return Err(Error::invalid(
                     "the replay was stopped by its caller; everything it had allocated is freed",
@@ -118,20 +153,45 @@ impl Replay<'_> {
         let (series, map, observed_live) = self.observe(&mut step)?;
 
         let resource = self.options.target.build(self.device)?;
+        let clock = Clock::calibrate();
         let mut timings = Vec::new();
-        let mut last = None;
+        let (mut last, mut threads_live) = (None, 0);
         count_driver_calls()?;
         for _ in 0..repeat {
             let before = tenure_driver::calls::snapshot();
-            let mut pass = Pass::new(self, &resource);
-            pass.timed(&mut step)?;
-            let calls = difference(&before, &tenure_driver::calls::snapshot());
-            let outcome = pass.finish()?;
+            let (outcome, calls) = match lanes {
+                Some(lanes) => {
+                    let outcome = lanes.pass(self, &resource, clock, &mut step)?;
+                    (outcome, difference(&before, &tenure_driver::calls::snapshot()))
+                }
+                None => {
+                    let mut pass = Pass::new(self, &resource);
+                    pass.timed(&mut step)?;
+                    let calls = difference(&before, &tenure_driver::calls::snapshot());
+                    (pass.finish()?, calls)
+                }
+            };
+            threads_live = outcome.peak_live.max(threads_live);
             timings.push(outcome.nanos as f64 / events.max(1) as f64);
             last = Some((outcome, calls));
         }
-        let (outcome, driver_calls) = last.unwrap_or_default();
+        let (mut outcome, driver_calls) = last.unwrap_or_default();
         let info = resource.body().info();
+        let samples = match lanes {
+            Some(_) => std::mem::take(&mut outcome.samples),
+            None => {
+                let mut pass = Pass::new(self, &resource);
+                pass.singly(clock, &mut step)?;
+                pass.finish()?.samples
+            }
+        };
+        let percentiles = Percentiles::of(samples);
+        let found = match self.options.smallest {
+            true => Some(smallest(self, info.peak_reserved_bytes, &mut step)?),
+            false => None,
+        };
+        // The search took fewer replays than were counted for it.
+        step(total as usize)?;
         let sorted = {
             let mut sorted = timings.clone();
             sorted.sort_by(f64::total_cmp);
@@ -149,13 +209,19 @@ impl Replay<'_> {
             threads: log.threads,
             streams: log.streams.len() as u64,
             stream_names: log.streams.clone(),
-            peak_live_bytes: observed_live,
+            // Threads may run ahead of each other further than those of the program did.
+            peak_live_bytes: if lanes.is_some() { threads_live } else { observed_live },
             peak_reserved_bytes: info.peak_reserved_bytes,
             ns_per_event: sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or_default(),
             ns_per_event_first: timings.first().copied().unwrap_or_default(),
             ns_per_event_min: sorted.first().copied().unwrap_or_default(),
             ns_per_event_last: timings.last().copied().unwrap_or_default(),
             repeat,
+            threaded: lanes.is_some(),
+            ns_per_event_p50: percentiles.p50,
+            ns_per_event_p99: percentiles.p99,
+            ns_per_event_max: percentiles.max,
+            smallest: found,
             driver_calls,
             failed_events: outcome.failed,
             first_failure: outcome.first_failure,
@@ -170,6 +236,21 @@ impl Replay<'_> {
             series,
             map,
         })
+    }
+
+    /// After everything was freed the resource must agree that nothing is live.
+    pub(super) fn nothing_left(&self, resource: &Resource) -> Result<()> {
+        let info = resource.body().info();
+        if info.live_bytes == 0 && info.live_count == 0 {
+            return Ok(());
+        }
+        Err(Error::Internal(format!(
+            "after a replay of {} in which everything was freed, {} still counts {} live blocks of {} bytes",
+            self.log.name,
+            resource.stack(),
+            info.live_count,
+            info.live_bytes
+        )))
     }
 
     /// The pass that is looked at.
@@ -210,26 +291,79 @@ impl Replay<'_> {
 }
 
 /// One walk over the events. Dropping it frees what is live.
-struct Pass<'a> {
+pub(super) struct Pass<'a> {
     replay: &'a Replay<'a>,
     resource: &'a Resource,
     /// The address in each slot; 0 where nothing is live.
     slots: Vec<u64>,
-    outcome: Outcome,
+    pub(super) outcome: Outcome,
     /// Events begun; those after it have not happened.
     reached: usize,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Outcome {
-    nanos: u128,
-    failed: u64,
-    first_failure: Option<String>,
-    served: u64,
+/// What one pass found out.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    pub(super) nanos: u128,
+    pub(super) failed: u64,
+    /// The first call that failed, and how.
+    pub(super) first_failure: Option<String>,
+    first_failed: usize,
+    /// All that failed, failed for want of memory.
+    pub(super) out_of_memory: bool,
+    pub(super) served: u64,
+    /// The most that was live at once, where threads ran ahead of each other.
+    pub(super) peak_live: u64,
+    /// Nanoseconds of single calls, where they were timed singly.
+    pub(super) samples: Vec<u64>,
+}
+
+impl Default for Outcome {
+    fn default() -> Self {
+        Self {
+            nanos: 0,
+            failed: 0,
+            first_failure: None,
+            first_failed: usize::MAX,
+            out_of_memory: true,
+            served: 0,
+            peak_live: 0,
+            samples: Vec::new(),
+        }
+    }
+}
+
+impl Outcome {
+    /// Notes that call `at` failed.
+    #[cold]
+    pub(super) fn fail(&mut self, at: usize, action: Action, bytes: u64, error: &Error) {
+        self.failed += 1;
+        self.out_of_memory &= error.is_out_of_memory();
+        if at < self.first_failed {
+            let what = match action {
+                Action::Free => "free",
+                Action::Allocate | Action::Failure => "allocation",
+            };
+            self.first_failed = at;
+            self.first_failure = Some(format!("call {at}, {what} of {bytes} bytes: {error}"));
+        }
+    }
+
+    /// Takes in what another thread found out.
+    pub(super) fn add(&mut self, other: Self) {
+        self.nanos += other.nanos;
+        self.failed += other.failed;
+        self.out_of_memory &= other.out_of_memory;
+        self.served += other.served;
+        self.samples.extend(other.samples);
+        if other.first_failed < self.first_failed {
+            (self.first_failed, self.first_failure) = (other.first_failed, other.first_failure);
+        }
+    }
 }
 
 impl<'a> Pass<'a> {
-    fn new(replay: &'a Replay<'a>, resource: &'a Resource) -> Self {
+    pub(super) fn new(replay: &'a Replay<'a>, resource: &'a Resource) -> Self {
         Self { replay, resource, slots: vec![0; replay.log.slots as usize], outcome: Outcome::default(), reached: 0 }
     }
 
@@ -260,8 +394,26 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
+    /// Replays all events, each with the clock running for it alone.
+    fn singly(&mut self, clock: Clock, step: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+        let events = &self.replay.log.events;
+        self.outcome.samples.reserve(events.len());
+        for (at, event) in events.iter().enumerate() {
+            let start = Instant::now();
+            self.event(at, event);
+            let ns = clock.since(start);
+            if event.action != Action::Failure {
+                self.outcome.samples.push(ns);
+            }
+            if at % STRETCH == STRETCH - 1 {
+                step(STRETCH)?;
+            }
+        }
+        step(events.len() % STRETCH)
+    }
+
     #[inline]
-    fn event(&mut self, at: usize, event: &Event) {
+    pub(super) fn event(&mut self, at: usize, event: &Event) {
         self.reached = at + 1;
         let stream = self.replay.streams[event.stream as usize];
         let bytes = event.bytes as usize;
@@ -293,14 +445,7 @@ impl<'a> Pass<'a> {
 
     #[cold]
     fn failed(&mut self, at: usize, event: &Event, error: &Error) {
-        self.outcome.failed += 1;
-        if self.outcome.first_failure.is_none() {
-            let what = match event.action {
-                Action::Free => "free",
-                Action::Allocate | Action::Failure => "allocation",
-            };
-            self.outcome.first_failure = Some(format!("call {at}, {what} of {} bytes: {error}", event.bytes));
-        }
+        self.outcome.fail(at, event.action, event.bytes, error);
     }
 
     /// What is live after the first `count` events: address, bytes and stream of each block, and its slot.
@@ -333,18 +478,9 @@ impl<'a> Pass<'a> {
     }
 
     /// Ends the pass: frees what is live, and checks that the resource agrees that nothing is.
-    fn finish(mut self) -> Result<Outcome> {
+    pub(super) fn finish(mut self) -> Result<Outcome> {
         self.release()?;
-        let info = self.resource.body().info();
-        if info.live_bytes != 0 || info.live_count != 0 {
-            return Err(Error::Internal(format!(
-                "after a replay of {} in which everything was freed, {} still counts {} live blocks of {} bytes",
-                self.replay.log.name,
-                self.resource.stack(),
-                info.live_count,
-                info.live_bytes
-            )));
-        }
+        self.replay.nothing_left(self.resource)?;
         Ok(std::mem::take(&mut self.outcome))
     }
 }

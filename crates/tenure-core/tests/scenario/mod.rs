@@ -19,6 +19,8 @@
 use std::collections::BTreeMap;
 
 use tenure_core::adaptor::{Limiting, Statistics};
+use tenure_core::arena::Arena;
+use tenure_core::bins::FixedSize;
 use tenure_core::buffer::Buffer;
 use tenure_core::error::{Error, Result};
 use tenure_core::pool::{Pool, PoolOptions};
@@ -29,6 +31,7 @@ use tenure_core::{current, device, misuse};
 use tenure_driver::sys::CU_STREAM_CAPTURE_MODE_GLOBAL;
 use tenure_driver::{RawStream, sim};
 
+pub(crate) mod bins;
 pub(crate) mod buffers;
 pub(crate) mod leaves;
 pub(crate) mod pools;
@@ -53,7 +56,7 @@ pub(crate) fn machine() -> sim::TestLock {
 
 /// All scenarios.
 pub(crate) fn all() -> Vec<Scenario> {
-    [leaves::all(), pools::all(), buffers::all(), table::all()].into_iter().flatten().collect()
+    [leaves::all(), pools::all(), bins::all(), buffers::all(), table::all()].into_iter().flatten().collect()
 }
 
 /// What a scenario holds. Ended in the order: blocks, buffers, streams, resources.
@@ -320,6 +323,12 @@ impl Picture {
             let body = resource.body();
             if let Some(pool) = resource.downcast::<Pool>() {
                 pool.check().expect("the pool's own invariants");
+            }
+            if let Some(fixed) = resource.downcast::<FixedSize>() {
+                fixed.check().expect("those of the pool of blocks");
+            }
+            if let Some(arena) = resource.downcast::<Arena>() {
+                arena.check().expect("those of the pool of the arena");
             }
             let more = if let Some(limiting) = resource.downcast::<Limiting>() {
                 [limiting.allocated_bytes() as i64, limiting.available_bytes() as i64, 0, 0]

@@ -16,6 +16,11 @@ const CHUNKS: PoolOptions = PoolOptions {
     release_threshold: 0,
     assume_no_capture: false,
     plain_chunks: true,
+    growth_bytes: 0,
+    remap: true,
+    decay_ms: 0,
+    chunk_bytes: 0,
+    grow_ahead: false,
 };
 const RANGES: PoolOptions = PoolOptions { plain_chunks: false, ..CHUNKS };
 
@@ -59,6 +64,10 @@ fn unproven(options: PoolOptions) -> Result<Things> {
 
 /// Both zones have idle pages, and the limit leaves no room for a larger block in the one.
 fn to_exchange(options: PoolOptions) -> Result<Things> {
+    to_rearrange(PoolOptions { remap: false, ..options })
+}
+
+fn to_rearrange(options: PoolOptions) -> Result<Things> {
     let options = PoolOptions { maximum_bytes: Some(16 << 20), ..options };
     let mut things = Things::of(pool(options)?);
     for _ in 0..4 {
@@ -68,6 +77,23 @@ fn to_exchange(options: PoolOptions) -> Result<Things> {
     for at in [2, 0] {
         let block = things.blocks.remove(at);
         things.resources[0].deallocate(block.ptr, block.bytes, block.align, LEGACY)?;
+    }
+    Ok(things)
+}
+
+/// Four blocks of two streams fill the pool; those of the second are free, and lie apart.
+fn two_holes(options: PoolOptions) -> Result<Things> {
+    let options = PoolOptions { maximum_bytes: Some(18 << 20), ..options };
+    let mut things = Things::of(pool(options)?).with_stream(0)?;
+    things.streams.push(stream(0)?);
+    let (first, other) = (things.streams[0].clone(), things.streams[1].clone());
+    for at in 0..4 {
+        let stream = if at % 2 == 0 { &other } else { &first };
+        things.take(0, 4 * MIB, 256, stream.as_carried())?;
+    }
+    for at in [2, 0] {
+        let block = things.blocks.remove(at);
+        things.resources[0].deallocate(block.ptr, block.bytes, block.align, other.as_carried())?;
     }
     Ok(things)
 }
@@ -172,6 +198,31 @@ pub(crate) fn all() -> Vec<Scenario> {
         )
         .except(&[Proof, STORE]),
         scenario("pool: wait for the device", || unproven(RANGES), |t| t.take_on_stream(8 * MIB)).except(&[Proof]),
+        scenario("pool: remap idle pages", || to_rearrange(RANGES), |t| t.take(0, 6 * MIB, 256, LEGACY))
+            .except(&[Proof, STORE]),
+        scenario(
+            "pool: remap idle pages of another stream",
+            || two_holes(RANGES),
+            |t| {
+                keep_busy(&t.streams[1]);
+                t.take_on_stream(6 * MIB)
+            },
+        )
+        .except(&[Proof, STORE]),
+        scenario(
+            "pool: remap idle pages that nothing uses any more",
+            || {
+                let things = two_holes(RANGES)?;
+                // What has completed on the other stream is found on the way.
+                things.resources[0]
+                    .allocate(1, 256, LEGACY)
+                    .and_then(|p| things.resources[0].deallocate(p, 1, 256, LEGACY))?;
+                ops::wait_device(0)?;
+                Ok(things)
+            },
+            |t| t.take_on_stream(6 * MIB),
+        )
+        .except(&[Proof, STORE, Absorbed("cuMemUnmap", "the old address goes at the next occasion")]),
         scenario("pool: exchange idle pages", || to_exchange(RANGES), |t| t.take(0, 6 * MIB, 256, LEGACY))
             .except(&[Proof, STORE]),
         scenario("pool over chunks: exchange idle chunks", || to_exchange(CHUNKS), |t| t.take(0, 6 * MIB, 256, LEGACY))
@@ -205,7 +256,8 @@ pub(crate) fn all() -> Vec<Scenario> {
                 t.blocks.push(super::Block { resource: 0, ptr, bytes: MIB, align: 256 });
                 Ok(())
             },
-        ),
+        )
+        .except(&[STORE]),
         scenario("pool: trim", || idle(RANGES), |t| t.resources[0].body().trim(0).map(drop))
             .except(&[Proof, Store("*", "what went back before stays gone, as trim says")]),
         scenario("pool over chunks: trim", || idle(CHUNKS), |t| t.resources[0].body().trim(0).map(drop))

@@ -88,6 +88,12 @@ pub(super) enum Action {
         value: u8,
         len: usize,
     },
+    /// Uses the range, for the checks, and touches no byte.
+    Claim {
+        at: u64,
+        len: usize,
+        write: bool,
+    },
 }
 
 impl Action {
@@ -100,6 +106,7 @@ impl Action {
             Action::Staged { dst, ref bytes } => [Some((dst, bytes.len(), true)), None],
             Action::Fill { dst, len, .. } => [Some((dst, len, true)), None],
             Action::Read { src, len } | Action::Verify { src, len, .. } => [Some((src, len, false)), None],
+            Action::Claim { at, len, write } => [Some((at, len, write)), None],
         }
     }
 }
@@ -138,6 +145,7 @@ pub(super) fn perform(actions: &[Action]) {
                         MISMATCHES.fetch_add(1, Ordering::Relaxed);
                     }
                 }
+                Action::Claim { .. } => {}
             }
         }
     }

@@ -125,7 +125,7 @@ type Returned = Vec<(Held, u32)>;
 
 impl Drawer {
     /// The magazine of an identity, by its [code](Key::code).
-    #[inline]
+    #[inline(always)]
     fn magazine(&mut self, key: u64) -> Option<&mut Magazine> {
         if self.magazines.first()?.key != key {
             let at = self.magazines.iter().position(|m| m.key == key)?;
@@ -135,7 +135,7 @@ impl Drawer {
     }
 
     /// A piece of a class for an identity: held until the caller hands it out.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pop(&mut self, key: u64, class: usize) -> Option<(Held, u32)> {
         let magazine = self.magazine(key)?;
         Some((magazine.classes[class].pieces.pop()?, magazine.stamp))
@@ -161,7 +161,7 @@ impl Drawer {
 
     /// The stamp of the stream that a free names, if this desk knows it: by its identity, or by the value that the piece was
     /// booked with.
-    #[inline]
+    #[inline(always)]
     pub(super) fn stamp_for(&mut self, key: Option<u64>, raw: RawStream, booked: u32) -> Option<u32> {
         match key {
             Some(key) => self.magazine(key).map(|m| m.stamp),
@@ -170,7 +170,7 @@ impl Drawer {
     }
 
     /// Keeps a claimed piece of a class; false when the magazine is full then.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, held: Held, class: usize, stamp: u32) -> bool {
         let Some(magazine) = self.magazines.iter_mut().find(|m| m.stamp == stamp) else { return false };
         let stack = &mut magazine.classes[class];
@@ -300,13 +300,13 @@ impl Drawer {
     // ------------------------------------------------------------------------------------------------------ figures
 
     /// `bytes` more are live. A loop that allocates and frees one block stays out of the shared figure, whatever its size.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count_in(&mut self, figures: &Shared, bytes: i64) {
         self.credit = figures.add(self.credit, bytes, CREDIT.max(2 * bytes));
     }
 
     /// `bytes` fewer are live.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count_out(&mut self, figures: &Shared, bytes: i64) {
         self.credit = figures.subtract(self.credit, bytes, CREDIT.max(2 * bytes));
     }
@@ -335,7 +335,7 @@ impl Cache {
 
     /// What this thread's desk has, held. `None` where a thread is ending and can have no desk; with [`Lock::Try`] also where
     /// somebody else is at it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn drawer(&self, lock: Lock) -> Option<Hold<'_, Drawer>> {
         // SAFETY: this pool is alive while it is borrowed, and nothing that holds a drawer takes a seat.
         let desk = match unsafe { seat::desk(self.serial) } {

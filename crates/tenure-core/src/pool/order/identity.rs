@@ -34,7 +34,7 @@ pub(in crate::pool) enum Key {
 
 impl Key {
     /// The identity as one number. Object numbers, thread numbers and the driver's ids count up from 1 and stay below 2^62.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pool) fn code(self) -> u64 {
         match self {
             Self::Legacy => 0,
@@ -75,7 +75,7 @@ pub(in crate::pool) fn this_thread() -> u64 {
 
 impl<'a> Who<'a> {
     /// The identity, if no driver call is needed to know it.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pool) fn known(stream: StreamRef<'a>) -> Option<Self> {
         let key = if stream.raw.is_legacy() {
             Some(Key::Legacy)
@@ -113,8 +113,7 @@ pub(in crate::pool) fn refuse_capturing(raw: RawStream) -> Result<()> {
         return Ok(());
     }
     Err(Error::Unsupported(
-        "the stream is capturing: memory of a graph cannot be taken from this pool yet; allocate before the capture \
-         begins"
+        "the stream is capturing: eager memory is neither made nor ordered there; work on it before or after the capture"
             .to_owned(),
     ))
 }

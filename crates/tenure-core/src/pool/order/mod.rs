@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A [`Record`] stands for one stream identity; its two tags are what the placer knows of it. The legacy stream and the
-//! blocking streams of its device are in implicit order, so that each may have the other's blocks.
+//! blocking streams of its device are in implicit order, so that each may have the other's blocks without a wait, once an
+//! event on the legacy stream stands between them.
 //!
 //! **Invariants**
 //! * I7: an event is recorded after every free that its tag covers: sealing happens under the pool's lock, recording after.
@@ -27,6 +28,9 @@
 pub(super) mod identity;
 
 pub(super) use identity::{Key, Who};
+
+use std::cell::Cell;
+use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -55,6 +59,10 @@ pub(super) struct Record {
     pub(super) pins: u32,
     /// Covers what has the sealed tag.
     pub(super) sealed: Option<Arc<Event>>,
+    /// Set whenever its stream asks for memory; looked at, and taken back, before the pool grows.
+    pub(super) seen: Cell<bool>,
+    /// When it was last known to have been seen.
+    pub(super) since: Instant,
     /// Magazines of threads that hold pieces with its tag.
     pub(super) magazines: u32,
 }
@@ -130,9 +138,19 @@ impl Records {
         self.entries.iter().enumerate().filter_map(|(i, r)| Some((i as u32, r.as_ref()?)))
     }
 
+    /// The numbers of all of them.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        self.iter().map(|(number, _)| number).collect()
+    }
+
     /// Number of records.
     pub(super) fn len(&self) -> usize {
         self.entries.len() - self.spare.len()
+    }
+
+    /// The most records that there were at once.
+    pub(super) fn most(&self) -> usize {
+        self.entries.len()
     }
 
     /// Adds a record for an identity that has none.
@@ -140,7 +158,8 @@ impl Records {
         if self.len() >= MANY {
             self.retire(place);
         }
-        let record = Record { key, raw, blocking, closed: false, pins: 0, sealed: None, magazines: 0 };
+        let (seen, since) = (Cell::new(true), Instant::now());
+        let record = Record { key, raw, blocking, closed: false, pins: 0, sealed: None, seen, since, magazines: 0 };
         let number = match self.spare.pop() {
             Some(number) => {
                 self.entries[number as usize] = Some(record);
@@ -196,17 +215,23 @@ impl Records {
         }
     }
 
-    /// What the stream of a record may take on the fast path: its own, what is proven, what is in implicit order and cheap
-    /// to name.
+    /// What the stream of a record may take at once: its own, what is proven, and of what is in implicit order with it what
+    /// an event on the legacy stream covers.
     #[inline]
     pub(super) fn tags(&self, record: u32) -> Tags {
+        if let Some(record) = self.get(record) {
+            record.seen.set(true);
+        }
         let mut tags = Tags::new();
         tags.extend([cur(record), sealed(record), PROVEN]);
+        // Implicit order is made by work on the legacy stream, not by its name: what was freed there after use on a third
+        // stream is in order with this one only once something was recorded on it, as for what its event covers.
         if let Some(legacy) = self.legacy
             && legacy != record
             && self.get(record).is_some_and(|r| r.blocking)
+            && self.get(legacy).is_some_and(|l| l.sealed.is_some())
         {
-            tags.extend([cur(legacy), sealed(legacy)]);
+            tags.push(sealed(legacy));
         }
         tags
     }

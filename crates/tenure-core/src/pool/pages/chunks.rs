@@ -25,14 +25,16 @@ struct Chunk {
 /// See the module.
 pub(in crate::pool) struct Chunks {
     span: u64,
+    /// Whose memory it is to be, where the upstream leaves that open.
+    device: i32,
     /// By offset, and by address. Written by whoever has the pool's turn only.
     tables: RwLock<(Vec<Chunk>, Vec<Chunk>)>,
     reserved: AtomicU64,
 }
 
 impl Chunks {
-    pub(in crate::pool) fn new(span: u64) -> Self {
-        Self { span, tables: RwLock::new((Vec::new(), Vec::new())), reserved: AtomicU64::new(0) }
+    pub(in crate::pool) fn new(span: u64, device: i32) -> Self {
+        Self { span, device, tables: RwLock::new((Vec::new(), Vec::new())), reserved: AtomicU64::new(0) }
     }
 
     pub(super) fn reserved(&self) -> u64 {
@@ -62,7 +64,10 @@ impl Chunks {
     /// Takes a chunk of `plan.bytes` bytes and finds offsets for it.
     pub(super) fn grow(&self, plan: Plan, upstream: &Resource) -> Result<Plan> {
         let request = Self::request(plan.bytes, upstream);
-        let ptr = upstream.body().allocate_sync(&request)?;
+        let ptr = {
+            let _current = crate::device::current_for(upstream.body(), self.device)?;
+            upstream.body().allocate_sync(&request)?
+        };
         let kind = upstream.body().kind();
         let wrong = if ptr == 0 {
             Some("a null pointer")

@@ -10,15 +10,20 @@
 //! and the device can map pages; *chunks* come through any other upstream, synchronously and on no user stream, so that
 //! whatever wraps it sees each of them.
 //!
+//! **Remapping** (`alias.rs`): idle handles of a virtual range are mapped a second time where a larger range is needed, and
+//! their old addresses go when nothing queued uses them any more.
+//!
 //! **Invariants**: one growth or one return at a time (the pool's turn, see `turn.rs`), so that no lock is held over a
 //! driver call; a failure at any step leaves pages, figures and device as they were.
 //!
 //! **Cost**: a growth is one create and one map per handle and one set-access; see `pool.md`, section 1, for what the
 //! driver takes for them.
 
+mod alias;
 mod chunks;
 mod virtual_range;
 
+pub(super) use alias::Choice;
 pub(super) use chunks::Chunks;
 pub(super) use virtual_range::VirtualRange;
 
@@ -43,6 +48,13 @@ pub(super) struct Plan {
     pub(super) extends: u64,
     /// The tag that the new bytes get: that of the free block that they extend.
     pub(super) tag: u32,
+}
+
+impl Plan {
+    /// Bytes of the new ones that a request of `need` bytes at a multiple of `align` uses.
+    pub(super) fn missing(&self, need: u64, align: u64) -> u64 {
+        ((self.offset - self.extends).next_multiple_of(align) + need).saturating_sub(self.offset)
+    }
 }
 
 /// A source of bytes.

@@ -119,15 +119,14 @@ impl GranuleMap {
 
     /// Every start, for checks.
     pub(super) fn all(&self) -> Vec<u32> {
-        let mut found = Vec::new();
-        for (index, word) in self.levels[0].iter().enumerate() {
-            let mut word = *word;
-            while word != 0 {
-                found.push(self.ledger.start_in((index << 6) + word.trailing_zeros() as usize));
-                word &= word - 1;
-            }
+        // From the top down: the lowest level of a pool over chunks alone has half a million words.
+        let mut found: Vec<usize> = self.levels.last().map_or(Vec::new(), |top| (0..top.len()).collect());
+        for level in self.levels.iter().rev() {
+            let set =
+                |word: usize| (0..64).filter(move |bit| level[word] >> bit & 1 == 1).map(move |bit| (word << 6) + bit);
+            found = found.into_iter().flat_map(set).collect();
         }
-        found
+        found.into_iter().map(|granule| self.ledger.start_in(granule)).collect()
     }
 }
 

@@ -34,95 +34,11 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::block::NIL;
+use super::nobody;
+pub(in crate::pool) use super::piece::*;
 use super::runs::{CLASSES, MAX_SLOTS, class_units, slot_at};
 
-/// Not handed out. Of a slot: the run's tag may have it.
-pub(in crate::pool) const FREE: u64 = 0;
-/// Handed out.
-pub(in crate::pool) const LIVE: u64 = 1;
-/// Freed, and kept by a thread's cache.
-pub(in crate::pool) const HELD: u64 = 2;
-/// A slot that was freed in the order of another tag; the stamp of the word is that tag.
-pub(super) const PENDING: u64 = 3;
-/// A block that is cut into slots.
-pub(super) const RUN: u64 = 3;
-
-/// The class of a block that is handed out whole for a large size.
-pub(in crate::pool) const WHOLE: usize = 63;
-
 const _: () = assert!(CLASSES < WHOLE && MAX_SLOTS.ilog2() <= 8 && align_of::<Piece>() == 8);
-
-/// The word of a piece.
-#[inline]
-pub(in crate::pool) fn word(state: u64, class: usize, unit: u32, stamp: u32) -> u64 {
-    state | (class as u64) << 2 | u64::from(unit & 0xff_ffff) << 8 | u64::from(stamp) << 32
-}
-
-#[inline]
-pub(in crate::pool) fn state_of(word: u64) -> u64 {
-    word & 3
-}
-
-#[inline]
-pub(super) fn class_in(word: u64) -> usize {
-    (word >> 2 & 63) as usize
-}
-
-/// Whose record the piece was booked for (or, of a pending slot, whose tag it waits for).
-#[inline]
-pub(in crate::pool) fn stamp_of(word: u64) -> u32 {
-    (word >> 32) as u32
-}
-
-/// The word of the same piece in another state.
-#[inline]
-pub(in crate::pool) fn with_state(word: u64, state: u64) -> u64 {
-    word & !3 | state
-}
-
-/// What is known of one piece.
-#[derive(Default)]
-#[repr(C)]
-pub(in crate::pool) struct Piece {
-    word: AtomicU64,
-    owner: AtomicU64,
-}
-
-impl Piece {
-    #[inline]
-    pub(in crate::pool) fn word(&self) -> u64 {
-        self.word.load(Ordering::Acquire)
-    }
-
-    #[inline]
-    pub(in crate::pool) fn owner(&self) -> u64 {
-        self.owner.load(Ordering::Relaxed)
-    }
-
-    /// Makes the piece live, or free, or something else that is the caller's to decide.
-    #[inline]
-    pub(in crate::pool) fn set(&self, word: u64, owner: u64) {
-        self.owner.store(owner, Ordering::Relaxed);
-        self.word.store(word, Ordering::Release);
-    }
-
-    /// Takes a live piece of `owner` away from its holder: true for one of all who try.
-    #[inline]
-    pub(in crate::pool) fn claim(&self, live: u64, owner: u64) -> bool {
-        let held = with_state(live, HELD);
-        if self.owner() != owner
-            || self.word.compare_exchange(live, held, Ordering::Acquire, Ordering::Relaxed).is_err()
-        {
-            return false;
-        }
-        if self.owner() == owner {
-            return true;
-        }
-        // A free that came twice, between whose two looks the piece was handed to another resource: it is theirs.
-        self.word.store(live, Ordering::Release);
-        false
-    }
-}
 
 /// What is known of one block, for those who hold no lock.
 #[derive(Default)]
@@ -225,7 +141,7 @@ impl Ledger {
 
     // -------------------------------------------------------------------------------------------------------- lines
 
-    #[inline]
+    #[inline(always)]
     fn line(&self, index: u32) -> Option<&Line> {
         let (segment, at) = segment(index);
         let base = self.segments.get(segment)?.load(Ordering::Acquire);
@@ -277,7 +193,7 @@ impl Ledger {
     // ------------------------------------------------------------------------------------------------- without a lock
 
     /// The piece that starts at `unit`, if one does. What it says may change at any time, unless the caller holds it.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pool) fn find(&self, unit: u32) -> Option<Found<'_>> {
         let granule = (unit >> GRANULE) as usize;
         let here = self.starts.get(granule)?.load(Ordering::Acquire) & !GOES_ON;
@@ -291,7 +207,7 @@ impl Ledger {
     }
 
     /// The piece of block `index` that starts at `unit`.
-    #[inline]
+    #[inline(always)]
     fn piece_in(&self, index: u32, unit: u32) -> Option<Found<'_>> {
         let line = self.line(index)?;
         let word = line.word.load(Ordering::Acquire);
@@ -310,13 +226,6 @@ impl Ledger {
         }
         Some(Found { piece: slots.get(slot)?, block: index, slot, units: class_units(class) })
     }
-}
-
-static NOBODY: Piece = Piece { word: AtomicU64::new(FREE), owner: AtomicU64::new(0) };
-
-/// A piece that stands for none. Only a mistake of the placer could look for it, and nothing is handed out by it.
-pub(super) fn nobody() -> &'static Piece {
-    &NOBODY
 }
 
 impl Drop for Ledger {
@@ -339,6 +248,9 @@ fn zeroed(length: usize) -> Box<[AtomicU32]> {
 }
 
 // ------------------------------------------------------------------------------------------------------------- slots
+
+/// Pieces on one cache line.
+const PER_LINE: u32 = 4;
 
 /// The pieces of a run: memory of the [`SlotStore`].
 #[derive(Clone, Copy)]
@@ -364,11 +276,14 @@ impl Slots {
         Self { base: (packed & !7) as usize as *const Piece, power: (packed & 7) as u32 + 1 }
     }
 
+    /// The piece of a slot. Neighbouring slots are on different cache lines, since neighbours are often different threads'.
     #[inline]
     pub(super) fn get<'a>(self, slot: u32) -> Option<&'a Piece> {
+        let lines = (1u32 << self.power) / PER_LINE;
+        let at = if lines < 2 { slot } else { (slot & (lines - 1)) * PER_LINE + slot / lines };
         // SAFETY: not null means an array of 2^power pieces of the store, which gives none back while the placer lives; the
         // placer outlives every reference, since they are made by its callers.
-        (!self.base.is_null() && slot < 1 << self.power).then(|| unsafe { &*self.base.add(slot as usize) })
+        (!self.base.is_null() && slot < 1 << self.power).then(|| unsafe { &*self.base.add(at as usize) })
     }
 }
 
@@ -426,6 +341,21 @@ mod tests {
         }
         let (last, at) = segment(u32::MAX >> 1);
         assert!(last < SEGMENTS && at < FIRST_SEGMENT << last);
+    }
+
+    #[test]
+    fn every_slot_has_a_piece_of_its_own_and_neighbours_do_not_share_a_line() {
+        let mut store = SlotStore::new();
+        for count in [2, 3, 4, 5, 16, 100, 256] {
+            let slots = store.take(count);
+            let all: Vec<usize> = (0..count).map(|slot| &raw const *slots.get(slot).unwrap() as usize).collect();
+            let mut sorted = all.clone();
+            sorted.sort_unstable();
+            sorted.dedup();
+            assert_eq!(sorted.len(), count as usize);
+            assert!(count < 16 || all.windows(2).all(|pair| pair[0].abs_diff(pair[1]) >= 64));
+            assert!(slots.get(count.next_power_of_two()).is_none());
+        }
     }
 
     #[test]

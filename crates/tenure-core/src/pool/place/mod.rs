@@ -30,10 +30,12 @@ mod block;
 mod check;
 mod granule;
 pub(in crate::pool) mod ledger;
+mod piece;
 mod ranges;
 mod runs;
 mod small;
 mod tags;
+mod vacate;
 
 use bins::Bins;
 use block::{Blocks, MAX_SMALL, MIN_LARGE, NIL, State};
@@ -41,8 +43,9 @@ use granule::GranuleMap;
 use ledger::{GRANULE, LIVE, Ledger, NO_SLOT, Piece, SlotStore, WHOLE};
 use ranges::Range;
 use runs::{Run, class_of, slots_for};
+pub use vacate::Vacated;
 
-use crate::sync::Arc;
+use crate::sync::{Arc, Lazy};
 
 pub(in crate::pool) use runs::CLASSES;
 pub(in crate::pool) use runs::class_units;
@@ -165,6 +168,12 @@ pub struct Place {
 pub const LARGE: u8 = 0;
 /// The zone of small ones: kept apart, so that a long-lived small block does not stand in the middle of a large hole.
 pub const SMALL: u8 = 1;
+
+/// A piece that stands for none. Only a mistake of the placer could look for it, and nothing is handed out by it.
+fn nobody() -> &'static Piece {
+    static NOBODY: Lazy<Piece> = Lazy::new(Piece::default);
+    &NOBODY
+}
 
 /// The zone that a request belongs to: what is served from runs is small.
 #[inline]

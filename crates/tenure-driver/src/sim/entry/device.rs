@@ -96,6 +96,11 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: 
     })
 }
 
+/// Whether the devices say that they can map pages: `TENURE_SIM_VIRTUAL_MEMORY=0` makes them like those that cannot.
+fn virtual_memory() -> bool {
+    std::env::var_os("TENURE_SIM_VIRTUAL_MEMORY").is_none_or(|v| v != "0")
+}
+
 pub(in crate::sim) unsafe extern "C" fn cuDeviceGetAttribute(
     value: *mut c_int,
     attribute: CUdevice_attribute,
@@ -111,8 +116,8 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGetAttribute(
             | CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY
             | CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS
             | CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED
-            | CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
             | CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
+            CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => c_int::from(virtual_memory()),
             // No sharing with other processes or with network cards, no access to ordinary host memory.
             0 => return Err(INVALID_VALUE),
             _ => 0,
