@@ -753,3 +753,39 @@ fn nothing_that_a_pool_does_ends_a_capture() {
     }
     assert_eq!(sim::mismatches(), mismatches);
 }
+
+#[test]
+fn batches_and_notes_on_a_capturing_stream() {
+    let _machine = machine();
+    let _current = current();
+    let before = driver_free();
+    let pool = resource(pool(PoolOptions { maximum_bytes: Some(16 * MIB), ..Default::default() }));
+    let inner = pool.downcast::<Pool>().unwrap();
+    let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+    let sizes = [1000, 0, MIB as usize];
+    let (mut eager, mut captured) = ([0; 3], [0; 3]);
+    pool.allocate_many(&sizes, 256, object(&b), &mut eager).unwrap();
+    begin(a.raw(), 0);
+    pool.allocate_many(&sizes, 256, object(&a), &mut captured).unwrap();
+    assert!(in_graph(inner, captured[0]) && captured[1] == 0 && in_graph(inner, captured[2]));
+    assert!(!in_graph(inner, eager[0]));
+    // More than there is: what was had goes back, and the capture goes on.
+    let mut out = [7; 2];
+    assert!(pool.allocate_many(&[MIB as usize, 15 << 20], 256, object(&a), &mut out).unwrap_err().is_out_of_memory());
+    assert_eq!((out, pool.body().info().live_count), ([0; 2], 4));
+    inner.stream_synchronized(object(&a), true).unwrap();
+    inner.stream_synchronized(object(&a), false).unwrap();
+    // Of both kinds in one call.
+    pool.deallocate_many(&[captured[0], eager[0]], &[1000, 1000], 256, object(&a)).unwrap();
+    let graph = driver().stream_end_capture(a.raw()).expect("the capture is as it was");
+    let rest = [captured[2], eager[2]];
+    pool.deallocate_many(&rest, &[MIB as usize; 2], 256, object(&b)).unwrap();
+    assert!(pool.deallocate_many(&rest, &[MIB as usize; 2], 256, object(&b)).is_err());
+    assert_eq!((pool.body().info().live_count, pool.references()), (0, (1, 0)));
+    // SAFETY: made by this capture, used by nobody.
+    unsafe { driver().graph_destroy(graph) }.unwrap();
+    wait_for(inner, 0, trimmed);
+    drop(pool);
+    assert_eq!(driver_free(), before);
+    assert_eq!(sim::violations(), 0);
+}
