@@ -27,6 +27,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tenure {
 
@@ -202,6 +203,57 @@ class resource {
                             std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT) noexcept
   {
     ::tenure::detail::call_and_report([&] { deallocate(stream, ptr, bytes, alignment); });
+  }
+  /**
+   * Allocates `count` blocks, of `bytes[i]` bytes each, into `out`: all of them, or an exception and none. 0 bytes give null.
+   * Each is freed by itself with `deallocate`, or with others.
+   */
+  void allocate_many(cuda_stream_view stream,
+                     std::size_t const* bytes,
+                     std::size_t count,
+                     void** out,
+                     std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT)
+  {
+    ::tenure::detail::check(
+      TENURE_DETAIL_CALL(allocate_many)(handle(), count, bytes, alignment, stream.native(), out));
+  }
+  /** The same for a vector of sizes. */
+  [[nodiscard]] std::vector<void*> allocate_many(cuda_stream_view stream,
+                                                 std::vector<std::size_t> const& bytes,
+                                                 std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT)
+  {
+    std::vector<void*> out(bytes.size(), nullptr);
+    allocate_many(stream, bytes.data(), bytes.size(), out.data(), alignment);
+    return out;
+  }
+  /**
+   * Frees `count` blocks in the order of `stream`; null with 0 bytes is passed over. Each is checked: one that is wrong stays
+   * as it is, every other is freed, and the exception is that of the first wrong one, whose place is in its text and in
+   * `wrong` (may be null, `count` where there is none).
+   */
+  void deallocate_many(cuda_stream_view stream,
+                       void* const* ptrs,
+                       std::size_t const* bytes,
+                       std::size_t count,
+                       std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT,
+                       std::size_t* wrong    = nullptr)
+  {
+    ::tenure::detail::check(
+      TENURE_DETAIL_CALL(deallocate_many)(handle(), count, ptrs, bytes, alignment, stream.native(), wrong));
+  }
+  /** The same for vectors; throws `invalid_argument`, and frees nothing, where they are not of one length. */
+  void deallocate_many(cuda_stream_view stream,
+                       std::vector<void*> const& ptrs,
+                       std::vector<std::size_t> const& bytes,
+                       std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT)
+  {
+    if (ptrs.size() != bytes.size()) {
+      ::tenure::detail::raise_own<invalid_argument>(TENURE_ERROR_INVALID_ARGUMENT,
+                                                    std::to_string(ptrs.size()) + " pointers and " +
+                                                      std::to_string(bytes.size()) +
+                                                      " sizes: give one size for each block");
+    }
+    deallocate_many(stream, ptrs.data(), bytes.data(), ptrs.size(), alignment);
   }
   /** Allocates memory that is usable on any stream at return. */
   [[nodiscard]] void* allocate_sync(std::size_t bytes, std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT)

@@ -96,6 +96,12 @@ class cuda_stream_view {
   void synchronize() const { detail::check(TENURE_DETAIL_CALL(stream_synchronize)(native())); }
   /** `synchronize` that reports an error like a wrong free instead of throwing it. */
   void synchronize_no_throw() const noexcept { detail::finish(TENURE_DETAIL_CALL(stream_synchronize)(native())); }
+  /**
+   * Says that the host has waited for the stream by other means than `synchronize`: what was freed on it before this call may
+   * then serve every stream without a wait. Nothing is believed: the driver is asked, and where the stream is not idle, all
+   * stays as it was.
+   */
+  void note_sync() const { detail::check(TENURE_DETAIL_CALL(note_sync)(native())); }
   /** Whether all work enqueued so far is done. */
   [[nodiscard]] bool query() const
   {
@@ -226,6 +232,8 @@ class cuda_stream {
   [[nodiscard]] cudaStream_t value() const { return view().value(); }
   /** Waits until the work enqueued so far is done. */
   void synchronize() const { view().synchronize(); }
+  /** As `cuda_stream_view::note_sync`. */
+  void note_sync() const { view().note_sync(); }
   /** The device of the stream. */
   [[nodiscard]] cuda_device_id device() const { return view().device(); }
 

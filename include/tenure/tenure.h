@@ -1127,6 +1127,26 @@ typedef struct tenure_api {
   tenure_status (*sim_capture_end)(struct tenure_stream stream, tenure_graph *out);
   tenure_status (*sim_graph_launch)(tenure_graph graph, struct tenure_stream stream);
   tenure_status (*sim_graph_destroy)(tenure_graph graph);
+  tenure_status (*allocate_many)(tenure_resource resource,
+                                 size_t count,
+                                 const size_t *bytes,
+                                 size_t alignment,
+                                 struct tenure_stream stream,
+                                 void **out);
+  tenure_status (*deallocate_many)(tenure_resource resource,
+                                   size_t count,
+                                   void *const *ptrs,
+                                   const size_t *bytes,
+                                   size_t alignment,
+                                   struct tenure_stream stream,
+                                   size_t *wrong);
+  tenure_status (*buffer_create_many)(size_t count,
+                                      const size_t *bytes,
+                                      size_t alignment,
+                                      struct tenure_stream stream,
+                                      tenure_resource resource,
+                                      tenure_buffer *out);
+  tenure_status (*note_sync)(struct tenure_stream stream);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -1883,6 +1903,53 @@ tenure_status tenure_sim_graph_launch(tenure_graph graph, struct tenure_stream s
  * For tests: ends a graph. A run that is under way ends first.
  */
 tenure_status tenure_sim_graph_destroy(tenure_graph graph);
+
+/* ---- many blocks in one call ----------------------------------------------------------------- */
+
+/**
+ * Allocates `count` blocks, of `bytes[i]` bytes each, usable in the order of `stream`: all of
+ * them, or an error and none. `out` has room for `count` pointers; 0 bytes give null. Each block
+ * is freed by itself with `tenure_deallocate`, or with others. `alignment` 0 is 256.
+ */
+tenure_status tenure_allocate_many(tenure_resource resource,
+                                   size_t count,
+                                   const size_t *bytes,
+                                   size_t alignment,
+                                   struct tenure_stream stream,
+                                   void **out);
+
+/**
+ * Frees `count` blocks in the order of `stream`; null with 0 bytes is passed over. Each is checked
+ * as `tenure_deallocate` checks: a wrong one stays as it is and every other is freed. The error is that
+ * of the first wrong one, whose place is in the message and is written to `wrong` (may be null);
+ * `count` is written there when all were freed, and when the call did nothing at all.
+ */
+tenure_status tenure_deallocate_many(tenure_resource resource,
+                                     size_t count,
+                                     void *const *ptrs,
+                                     const size_t *bytes,
+                                     size_t alignment,
+                                     struct tenure_stream stream,
+                                     size_t *wrong);
+
+/**
+ * `tenure_buffer_create` for `count` sizes in one call: all of them, or an error and none. `out` has room
+ * for `count` buffers, each of which is destroyed by itself.
+ */
+tenure_status tenure_buffer_create_many(size_t count,
+                                        const size_t *bytes,
+                                        size_t alignment,
+                                        struct tenure_stream stream,
+                                        tenure_resource resource,
+                                        tenure_buffer *out);
+
+/**
+ * Says that the host has waited for `stream`, with means that are not tenure's: what was freed on
+ * it before this call may then serve every stream without a wait. Nothing is believed: pools ask
+ * the driver whether the stream is idle, and where it is not, all stays as it was.
+ * `tenure_stream_synchronize` does this by itself. On a stream that is capturing nothing is asked.
+ */
+tenure_status tenure_note_sync(struct tenure_stream stream);
 
 /* ---- finding the library at run time --------------------------------------------------------- */
 

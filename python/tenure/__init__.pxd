@@ -362,6 +362,14 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*sim_capture_end)(tenure_stream stream, tenure_graph *out) noexcept nogil
         tenure_status (*sim_graph_launch)(tenure_graph graph, tenure_stream stream) noexcept nogil
         tenure_status (*sim_graph_destroy)(tenure_graph graph) noexcept nogil
+        tenure_status (*allocate_many)(
+            tenure_resource resource, size_t count, const size_t *bytes, size_t alignment, tenure_stream stream, void **out) noexcept nogil
+        tenure_status (*deallocate_many)(
+            tenure_resource resource, size_t count, void **ptrs, const size_t *bytes, size_t alignment, tenure_stream stream,
+            size_t *wrong) noexcept nogil
+        tenure_status (*buffer_create_many)(
+            size_t count, const size_t *bytes, size_t alignment, tenure_stream stream, tenure_resource resource, tenure_buffer *out) noexcept nogil
+        tenure_status (*note_sync)(tenure_stream stream) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

@@ -7,7 +7,7 @@ Every call that allocates takes ``mr=``. Without it the current resource is read
 the innermost ``with tenure.mr.using(...)`` around the call, else the entry of the process's one table.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, final, overload, type_check_only
 
@@ -200,6 +200,10 @@ class Stream:
         """Whether this is one of the default streams."""
     def synchronize(self) -> None:
         """Waits until the work enqueued so far is done. Other Python threads run meanwhile."""
+    def note_sync(self) -> None:
+        """Says that the host has waited for the stream by other means than ``synchronize`` (CuPy's, PyTorch's): what was freed
+        on it before this call may then serve every stream without a wait. Nothing is believed: the driver is asked, and where
+        the stream is not idle, all stays as it was."""
     def query(self) -> bool:
         """Whether all work enqueued so far is done."""
     def wait_stream(self, other: _AnyStream) -> None:
@@ -283,6 +287,12 @@ class DeviceBuffer:
     @staticmethod
     def to_device(b: Buffer, stream: _AnyStream | None = None, mr: DeviceMemoryResource | None = None) -> DeviceBuffer:
         """A new buffer with the bytes of ``b``, which is anything with the buffer protocol (``bytes``, a NumPy array)."""
+    @classmethod
+    def many(
+        cls, sizes: Iterable[_Size], stream: _AnyStream | None = None, mr: DeviceMemoryResource | None = None
+    ) -> list[Self]:
+        """A buffer for each of ``sizes``, made in one call on ``stream`` (default: ``DEFAULT_STREAM``): all of them, or an
+        exception and none. Each lives and goes by itself. A subclass's ``__init__`` is not called."""
     @classmethod
     def adopt(
         cls,

@@ -35,6 +35,7 @@ cdef extern from "tenure/python.hpp" namespace "tenure" nogil:
     cdef cppclass cuda_stream_view:
         cuda_stream_view()
         void synchronize() except +set_error
+        void note_sync() except +set_error
         cpp_bool operator==(cuda_stream_view) const
 
     cdef cppclass cuda_stream:
@@ -52,6 +53,8 @@ cdef extern from "tenure/python.hpp" namespace "tenure" nogil:
         resource(const resource &) except +set_error
         void *allocate(cuda_stream_view, size_t bytes) except +set_error
         void deallocate(cuda_stream_view, void *, size_t bytes) except +set_error
+        void allocate_many(cuda_stream_view, const size_t *bytes, size_t count, void **out) except +set_error
+        void deallocate_many(cuda_stream_view, void **ptrs, const size_t *bytes, size_t count) except +set_error
         uint64_t id() except +set_error
         void reset()
         cpp_bool operator==(const resource &) const

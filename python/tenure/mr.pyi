@@ -4,7 +4,7 @@ A resource allocates and frees memory in the order of streams. It lives while an
 names it, in whatever language; the last one out closes it. The names and signatures are RMM's; what differs is said below.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -67,6 +67,18 @@ class DeviceMemoryResource:
     def deallocate(self, ptr: _Address, nbytes: _Size, stream: _AnyStream | None = None, alignment: int = 256) -> None:
         """Frees in the order of ``stream``. What does not fit (address, size, alignment, resource, freed already) is an
         ``OwnershipError`` and nothing happens."""
+    def allocate_many(self, sizes: Iterable[_Size], stream: _AnyStream | None = None, alignment: int = 256) -> list[int]:
+        """Allocates one block for each of ``sizes`` in one call: all of them, or an exception and none. 0 bytes are address 0.
+        Each is a block like any other."""
+    def deallocate_many(
+        self,
+        ptrs: Iterable[_Address],
+        sizes: Iterable[_Size],
+        stream: _AnyStream | None = None,
+        alignment: int = 256,
+    ) -> None:
+        """Frees blocks in one call, in the order of ``stream``. Each is checked: one that does not fit stays as it is, every
+        other is freed, and the ``OwnershipError`` is that of the first, whose place is in its text."""
     def owns(self, ptr: _Address) -> bool:
         """Whether a live block that was asked of this very resource contains the address."""
     def info(self) -> MemoryInfo:

@@ -415,6 +415,50 @@ static void freeing_twice(void)
   CHECK_ERROR(tenure_resource_release(statistics), BAD);
 }
 
+static void batches_that_cannot_be(void)
+{
+  size_t const sizes[]    = {100, 200};
+  size_t const too_much[] = {100, SIZE_MAX};
+  size_t const counts[]   = {SIZE_MAX, SIZE_MAX / 8 + 1, (size_t)1 << 60};
+  tenure_info const before = figures();
+  tenure_info after;
+  void* ptrs[2]         = {&after, &after};
+  tenure_buffer made[2] = {7, 7};
+  size_t wrong          = 99;
+  size_t i;
+  CHECK_ERROR(tenure_allocate_many(pool, 2, NULL, 0, S, ptrs), INVALID);
+  CHECK_ERROR(tenure_allocate_many(pool, 2, sizes, 0, S, NULL), INVALID);
+  CHECK_ERROR(tenure_allocate_many(pool, 2, sizes, 3, S, ptrs), INVALID);
+  CHECK(ptrs[0] == NULL && ptrs[1] == NULL);
+  CHECK_ERROR(tenure_allocate_many(pool, 2, too_much, 0, S, ptrs), TENURE_ERROR_OUT_OF_MEMORY);
+  CHECK_ERROR(tenure_allocate_many(0, 2, sizes, 0, S, ptrs), TENURE_ERROR_BAD_HANDLE);
+  CHECK(ptrs[0] == NULL && ptrs[1] == NULL);
+  CHECK_ERROR(tenure_buffer_create_many(2, NULL, 0, S, pool, made), INVALID);
+  CHECK_ERROR(tenure_buffer_create_many(2, sizes, 0, S, pool, NULL), INVALID);
+  CHECK_ERROR(tenure_buffer_create_many(2, too_much, 0, S, pool, made), TENURE_ERROR_OUT_OF_MEMORY);
+  CHECK(made[0] == 0 && made[1] == 0);
+  for (i = 0; i < sizeof counts / sizeof *counts; ++i) {
+    CHECK_ERROR(tenure_allocate_many(pool, counts[i], sizes, 0, S, ptrs), INVALID);
+    CHECK_ERROR(tenure_deallocate_many(pool, counts[i], ptrs, sizes, 0, S, &wrong), INVALID);
+    CHECK(wrong == counts[i]);
+    CHECK_ERROR(tenure_buffer_create_many(counts[i], sizes, 0, S, pool, made), INVALID);
+  }
+  CHECK_OK(tenure_allocate_many(pool, 0, NULL, 0, S, NULL));
+  CHECK_OK(tenure_deallocate_many(pool, 0, NULL, NULL, 0, S, NULL));
+  CHECK_OK(tenure_buffer_create_many(0, NULL, 0, S, pool, NULL));
+  REQUIRE_OK(tenure_allocate_many(pool, 2, sizes, 0, S, ptrs));
+  CHECK_ERROR(tenure_deallocate_many(pool, 2, NULL, sizes, 0, S, &wrong), INVALID);
+  CHECK(wrong == 2);
+  CHECK_ERROR(tenure_deallocate_many(pool, 2, ptrs, NULL, 0, S, NULL), INVALID);
+  CHECK_ERROR(tenure_deallocate_many(pool, 2, ptrs, sizes, 5, S, NULL), INVALID);
+  CHECK_ERROR(tenure_deallocate_many(0, 2, ptrs, sizes, 0, S, NULL), TENURE_ERROR_BAD_HANDLE);
+  CHECK_OK(tenure_deallocate_many(pool, 2, ptrs, sizes, 0, S, &wrong));
+  CHECK(wrong == 2);
+  after = figures();
+  CHECK_EQ(after.live_bytes, before.live_bytes);
+  CHECK_EQ(after.live_count, before.live_count);
+}
+
 static void the_ordinary_thing_still_works(void)
 {
   struct tenure_buffer_view view;
@@ -457,6 +501,7 @@ int main(void)
     RUN(null_memory_in_copies);
     RUN(counters_that_were_not_pushed);
     RUN(freeing_twice);
+    RUN(batches_that_cannot_be);
     RUN(the_ordinary_thing_still_works);
   }
   return check_finish("bad_input.c", 0);

@@ -466,6 +466,91 @@ static void a_buffer_keeps_its_stream(void)
   CHECK_EQ(book.drops, 1);
 }
 
+/* All of a batch or nothing; of its frees a wrong one is named, and every other is done. */
+static void many_blocks_are_taken_and_freed_in_one_call(void)
+{
+  size_t const sizes[4] = {1000, 0, 300, 70};
+  size_t const larger[2] = {500, 4096};
+  size_t wrong          = 0;
+  void* ptrs[4];
+  void* out[2];
+  tenure_buffer buffers[4];
+  ledger book;
+  tenure_resource upstream = counting(&book), limit = 0;
+  REQUIRE_OK(tenure_limiting_create(upstream, 2048, &limit));
+  REQUIRE_OK(tenure_allocate_many(limit, 4, sizes, 0, TENURE_STREAM_LEGACY, ptrs));
+  CHECK_EQ(book.allocations, 3);
+  CHECK(ptrs[0] != NULL && ptrs[1] == NULL && ptrs[2] != NULL && ptrs[3] != NULL);
+  CHECK_ERROR(tenure_allocate_many(limit, 2, larger, 0, TENURE_STREAM_LEGACY, out), TENURE_ERROR_OUT_OF_MEMORY);
+  CHECK(out[0] == NULL && out[1] == NULL);
+  CHECK_EQ(book.allocations - book.frees, 3);
+  ptrs[2] = (char*)ptrs[2] + 256;
+  CHECK_ERROR(tenure_deallocate_many(limit, 4, ptrs, sizes, 0, TENURE_STREAM_LEGACY, &wrong), TENURE_ERROR_OWNERSHIP);
+  CHECK_EQ(wrong, 2);
+  CHECK(strstr(check_last_error().message, "block 2 of 4") != NULL);
+  CHECK_EQ(check_last_error().ptr, (uint64_t)(uintptr_t)ptrs[2]);
+  CHECK_EQ(book.allocations - book.frees, 1);
+  CHECK_OK(tenure_deallocate(limit, (char*)ptrs[2] - 256, 300, 0, TENURE_STREAM_LEGACY));
+  /* Buffers keep the resource, also the one without bytes. */
+  REQUIRE_OK(tenure_buffer_create_many(4, sizes, 0, TENURE_STREAM_LEGACY, limit, buffers));
+  CHECK_OK(tenure_resource_release(limit));
+  CHECK_OK(tenure_resource_release(upstream));
+  CHECK_EQ(view_of(buffers[2]).bytes, 300);
+  CHECK_OK(tenure_buffer_destroy(buffers[0]));
+  CHECK_OK(tenure_buffer_destroy(buffers[2]));
+  CHECK_OK(tenure_buffer_destroy(buffers[3]));
+  CHECK_EQ(book.drops, 0);
+  CHECK_OK(tenure_buffer_destroy(buffers[1]));
+  CHECK_OK(tenure_collect());
+  CHECK_EQ(book.drops, 1);
+  CHECK_EQ(book.live_bytes, 0);
+}
+
+/* What was freed on a stream that the host has waited for serves another one without a wait. */
+static void a_wait_is_noted(void)
+{
+  tenure_resource cuda = 0, pool = 0;
+  tenure_stream a, b;
+  tenure_pool_options options;
+  size_t const big = 8 << 20;
+  void* ptr        = NULL;
+  void* other      = NULL;
+  int by_note;
+  memset(&options, 0, sizeof options);
+  options.size          = sizeof options;
+  options.device        = -1;
+  options.maximum_bytes = 12 << 20;
+  for (by_note = 0; by_note < 2; ++by_note) {
+    uint64_t proven = 0;
+    REQUIRE_OK(tenure_cuda_resource(&cuda));
+    REQUIRE_OK(tenure_pool_create(cuda, &options, &pool));
+    REQUIRE_OK(tenure_stream_create(-1, 1, &a));
+    REQUIRE_OK(tenure_stream_create(-1, 1, &b));
+    /* Both are known. */
+    REQUIRE_OK(tenure_allocate(pool, 100, 0, b, &ptr));
+    CHECK_OK(tenure_deallocate(pool, ptr, 100, 0, b));
+    REQUIRE_OK(tenure_allocate(pool, big, 0, a, &ptr));
+    CHECK_OK(tenure_fill_async(ptr, 1, big, a));
+    CHECK_OK(tenure_sim_busy(a, 20));
+    CHECK_OK(tenure_deallocate(pool, ptr, big, 0, a));
+    /* Nobody has waited: the note is not believed. */
+    CHECK_OK(tenure_note_sync(a));
+    CHECK_OK(tenure_resource_property(pool, "proven_bytes", &proven));
+    CHECK(proven < big);
+    CHECK_OK(by_note ? tenure_device_synchronize(-1) : tenure_stream_synchronize(a));
+    CHECK_OK(by_note ? tenure_note_sync(a) : TENURE_OK);
+    CHECK_OK(tenure_resource_property(pool, "proven_bytes", &proven));
+    CHECK(proven >= big);
+    REQUIRE_OK(tenure_allocate(pool, big, 0, b, &other));
+    CHECK(other == ptr);
+    CHECK_OK(tenure_deallocate(pool, other, big, 0, b));
+    CHECK_OK(tenure_stream_release(a.object));
+    CHECK_OK(tenure_stream_release(b.object));
+    CHECK_OK(tenure_resource_release(pool));
+    CHECK_OK(tenure_resource_release(cuda));
+  }
+}
+
 int main(void)
 {
   RUN(a_buffer_outlives_the_references_to_its_resource);
@@ -482,5 +567,7 @@ int main(void)
   RUN(listeners_hear_the_newest_state);
   RUN(low_memory_hooks_are_asked);
   RUN(a_buffer_keeps_its_stream);
+  RUN(many_blocks_are_taken_and_freed_in_one_call);
+  RUN(a_wait_is_noted);
   return check_finish("rules.c", 0);
 }

@@ -297,6 +297,30 @@ TEST(no_bytes_call_nobody)
   CHECK_THROWS(device_buffer(nullptr, 5, cuda_stream_legacy), invalid_argument, "null pointer");
 }
 
+TEST(many_blocks_come_and_go_in_one_call)
+{
+  auto const counts = book();
+  mr::resource resource = make_counting(counts);
+  std::vector<std::size_t> const sizes{1000, 0, 300, 70};
+  auto ptrs = resource.allocate_many(cuda_stream_legacy, sizes);
+  CHECK(ptrs.size() == 4 && ptrs[0] != nullptr && ptrs[1] == nullptr && ptrs[3] != nullptr);
+  CHECK_EQ(counts->allocations, 3);
+  CHECK_THROWS(resource.deallocate_many(cuda_stream_legacy, ptrs, {1000, 0}), invalid_argument, "4 pointers and 2 sizes");
+  CHECK_EQ(counts->frees, 0);
+  void* const right = std::exchange(ptrs[2], static_cast<char*>(ptrs[2]) + 256);
+  CHECK_THROWS(resource.deallocate_many(cuda_stream_legacy, ptrs, sizes), ownership_error, "block 2 of 4");
+  CHECK_EQ(counts->frees, 2);
+  std::size_t wrong = 7;
+  resource.deallocate_many(cuda_stream_legacy, &right, &sizes[2], 1, CUDA_ALLOCATION_ALIGNMENT, &wrong);
+  CHECK(wrong == 1 && counts->frees == 3);
+  CHECK(resource.allocate_many(cuda_stream_legacy, std::vector<std::size_t>{}).empty());
+  mr::limiting_resource_adaptor limit{resource, 2000};
+  CHECK_THROWS((void)limit.allocate_many(cuda_stream_legacy, {1500, 1500}), out_of_memory, "");
+  CHECK_EQ(counts->allocations, counts->frees);
+  cuda_stream_legacy.note_sync();
+  cuda_stream{cuda_stream::flags::non_blocking}.note_sync();
+}
+
 TEST(statistics_nest)
 {
   mr::statistics_resource_adaptor statistics{mr::cuda_memory_resource{}};

@@ -90,6 +90,12 @@ std::vector<row> const named{
      resource mine{r};
      mine.deallocate_sync(mine.allocate_sync(bytes), bytes);
    }},
+  {"resource.hpp:allocate_many",
+   [](cuda_stream_view s, resource const& r) {
+     resource mine{r};
+     std::vector<std::size_t> const sizes{bytes, 0, bytes};
+     mine.deallocate_many(s, mine.allocate_many(s, sizes), sizes);
+   }},
   {"resources.hpp:pool_memory_resource",
    [](cuda_stream_view s, resource const& r) {
      tenure::mr::pool_memory_resource const pool{tenure::mr::statistics_resource_adaptor{r}, std::size_t{1} << 21};

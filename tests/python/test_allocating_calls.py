@@ -175,6 +175,16 @@ def allocate(resource):
     resource.deallocate(ptr, BYTES)
 
 
+def allocate_many(resource):
+    ptrs = resource.allocate_many([BYTES, 0, BYTES])
+    assert [resource.owns(ptr) for ptr in ptrs] == [True, False, True]
+    resource.deallocate_many(ptrs, [BYTES, 0, BYTES])
+
+
+def many_buffers(resource):
+    return tenure.DeviceBuffer.many([BYTES, 0, BYTES], mr=resource)
+
+
 def pool_with_an_initial_size(resource):
     # Over the plain resource a pool maps pages of its own; over any other it asks for a chunk, now and when it grows.
     pool = mr.PoolMemoryResource(mr.StatisticsResourceAdaptor(resource), "2MiB")
@@ -209,7 +219,9 @@ PYTHON = {
     "DeviceBuffer.__deepcopy__": [deep_copy],
     "DeviceBuffer.__reduce__": [unpickle],
     "DeviceBuffer.__dlpack__": [dlpack_copy, dlpack_copy_of_foreign_memory],
+    "DeviceBuffer.many": [many_buffers],
     "mr.DeviceMemoryResource.allocate": [allocate],
+    "mr.DeviceMemoryResource.allocate_many": [allocate_many],
     "mr.PoolMemoryResource.__init__": [pool_with_an_initial_size],
     "mr.FixedSizeMemoryResource.__init__": [blocks_that_are_preallocated],
     "mr.ArenaMemoryResource.__init__": [arena, arena_of_half_the_memory],
@@ -249,6 +261,7 @@ def test_the_current_resource_does_refuse(forbidden_current):
     for call in (
         lambda: tenure.DeviceBuffer(size=1),
         lambda: tenure.DeviceBuffer.to_device(b"x"),
+        lambda: tenure.DeviceBuffer.many([1, 2]),
         buffer.copy,
         lambda: copy.copy(buffer),
         lambda: copy.deepcopy(buffer),
@@ -421,6 +434,19 @@ def c_buffer_copy(library, resource):
     library("buffer_destroy", buffer)
 
 
+def c_allocate_many(library, resource):
+    sizes, ptrs = (ctypes.c_size_t * 3)(BYTES, 0, BYTES), (ctypes.c_void_p * 3)()
+    library("allocate_many", U(resource), N(3), sizes, N(0), DEFAULT, ptrs)
+    library("deallocate_many", U(resource), N(3), ptrs, sizes, N(0), DEFAULT, None)
+
+
+def c_buffer_create_many(library, resource):
+    sizes, buffers = (ctypes.c_size_t * 2)(BYTES, 0), (ctypes.c_uint64 * 2)()
+    library("buffer_create_many", N(2), sizes, N(0), DEFAULT, U(resource), buffers)
+    for buffer in buffers:
+        library("buffer_destroy", U(buffer))
+
+
 def c_pool_create(library, resource):
     library("resource_release", c_warm_pool(library, resource))
 
@@ -466,6 +492,8 @@ C = {
     "buffer_reserve": c_buffer_reserve,
     "buffer_shrink_to_fit": c_buffer_shrink_to_fit,
     "buffer_copy": c_buffer_copy,
+    "allocate_many": c_allocate_many,
+    "buffer_create_many": c_buffer_create_many,
     "pool_create": c_pool_create,
     "fixed_size_create": c_fixed_size_create,
     "arena_create": c_arena_create,

@@ -116,6 +116,7 @@ exports! { guard:
 
     fn tenure_device_synchronize(device: i32) {
         found(device)?.synchronize()?;
+        ops::noted_device(ordinal(device)?);
     }
 
     fn tenure_device_used(device: i32, out: *mut u64) {
@@ -156,7 +157,13 @@ exports! { guard:
     }
 
     fn tenure_stream_synchronize(given: tenure_stream) {
-        ops::synchronize(stream(given)?.as_carried(), -1)?;
+        let hold = stream(given)?;
+        ops::synchronize(hold.as_carried(), -1)?;
+        ops::noted(hold.as_carried());
+    }
+
+    fn tenure_note_sync(given: tenure_stream) {
+        ops::note_sync(stream(given)?.as_carried())?;
     }
 
     fn tenure_stream_query(given: tenure_stream, out: *mut u32) {

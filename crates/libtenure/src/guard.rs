@@ -83,6 +83,7 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 /// The status of an error.
 pub(crate) fn status_of(error: &Error) -> tenure_status {
     match error {
+        Error::OneOf(one) => status_of(&one.error),
         Error::OutOfMemory(_) | Error::CallbackOutOfMemory(..) => TENURE_ERROR_OUT_OF_MEMORY,
         Error::Misuse(_) => TENURE_ERROR_OWNERSHIP,
         Error::Device(e) if e.is_out_of_memory() => TENURE_ERROR_OUT_OF_MEMORY,
@@ -153,7 +154,7 @@ pub(crate) fn set_by_callback(status: tenure_status, message: String, payload: O
 pub(crate) fn take_payload(kind: u32) -> Option<*mut c_void> {
     let mut error = take()?;
     let mut data = None;
-    if let Error::Callback(_, payload) | Error::CallbackOutOfMemory(_, payload) = &mut error
+    if let Error::Callback(_, payload) | Error::CallbackOutOfMemory(_, payload) = error.inner_mut()
         && payload.as_ref().is_some_and(|p| p.kind == kind)
         && let Some(mut taken) = payload.take()
     {
@@ -186,7 +187,7 @@ pub(crate) fn describe(out: &mut tenure_error) {
         if let Some(error) = error.as_ref() {
             tell(message, &|| error.to_string());
             detail.status = status_of(error);
-            match error {
+            match error.inner() {
                 Error::OutOfMemory(oom) => {
                     tell(resource, &|| oom.resource.clone());
                     detail.requested = oom.requested;

@@ -22,6 +22,7 @@ mod handles;
 mod instance;
 mod library;
 mod low_memory;
+mod many;
 mod resource;
 mod sim;
 mod slab;

@@ -19,7 +19,7 @@ use crate::handles::{
     properties_of, property_bits, release, resolved, sized, text, upstream, writable, write,
 };
 
-fn or_default(alignment: usize) -> usize {
+pub(crate) fn or_default(alignment: usize) -> usize {
     if alignment == 0 { DEFAULT_ALIGNMENT } else { alignment }
 }
 

@@ -2,7 +2,9 @@
 
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
-use crate::{bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, resource::*, sim::*};
+use crate::{
+    bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*, resource::*, sim::*,
+};
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
 pub(crate) static TABLE: tenure_api = tenure_api {
@@ -120,4 +122,8 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     sim_capture_end: tenure_sim_capture_end,
     sim_graph_launch: tenure_sim_graph_launch,
     sim_graph_destroy: tenure_sim_graph_destroy,
+    allocate_many: tenure_allocate_many,
+    deallocate_many: tenure_deallocate_many,
+    buffer_create_many: tenure_buffer_create_many,
+    note_sync: tenure_note_sync,
 };

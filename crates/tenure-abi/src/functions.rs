@@ -347,4 +347,27 @@ functions! {
     fn sim_graph_launch(graph: tenure_graph, stream: tenure_stream) -> tenure_status;
     /// For tests: ends a graph. A run that is under way ends first.
     fn sim_graph_destroy(graph: tenure_graph) -> tenure_status;
+    // ------------------------------------------------------------------ many blocks in one call
+
+    /// Allocates `count` blocks, of `bytes[i]` bytes each, usable in the order of `stream`: all of them, or an error and none. `out` has room for
+    /// `count` pointers; 0 bytes give null. Each block is freed by itself with `deallocate`, or with others. `alignment` 0 is 256.
+    fn allocate_many(
+        resource: tenure_resource, count: usize, bytes: *const usize, alignment: usize, stream: tenure_stream, out: *mut *mut c_void,
+    ) -> tenure_status;
+    /// Frees `count` blocks in the order of `stream`; null with 0 bytes is passed over. Each is checked as `deallocate` checks: a wrong one stays as it
+    /// is and every other is freed. The error is that of the first wrong one, whose place is in the message and is written to `wrong` (may be null);
+    /// `count` is written there when all were freed, and when the call did nothing at all.
+    fn deallocate_many(
+        resource: tenure_resource, count: usize, ptrs: *const *mut c_void, bytes: *const usize, alignment: usize, stream: tenure_stream,
+        wrong: *mut usize,
+    ) -> tenure_status;
+    /// `buffer_create` for `count` sizes in one call: all of them, or an error and none. `out` has room for `count` buffers, each of which is destroyed
+    /// by itself.
+    fn buffer_create_many(
+        count: usize, bytes: *const usize, alignment: usize, stream: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
+    ) -> tenure_status;
+    /// Says that the host has waited for `stream`, with means that are not tenure's: what was freed on it before this call may then serve every stream
+    /// without a wait. Nothing is believed: pools ask the driver whether the stream is idle, and where it is not, all stays as it was. `stream_synchronize`
+    /// does this by itself. On a stream that is capturing nothing is asked.
+    fn note_sync(stream: tenure_stream) -> tenure_status;
 }

@@ -18,6 +18,7 @@
 //! * The default streams that a buffer names are those of one device, whichever is current: the device of its memory, and for
 //!   memory of the host the one that its maker took for the default stream.
 
+mod many;
 mod order;
 
 use smallvec::SmallVec;

@@ -78,11 +78,29 @@ impl<const N: usize> Count<N> {
         }
     }
 
+    /// Takes `many` lights in one step. The caller holds some reference already.
+    pub fn take_lights(&self, stripe: usize, many: usize) {
+        let many = many as i64;
+        if many != 0 && self.stripes[stripe % N].0.fetch_add(2 * many, Relaxed) & SHUT != 0 {
+            self.word.fetch_add(many, Relaxed);
+        }
+    }
+
     /// Drops a light. `true`: the caller must destroy the counted object, and nobody else will.
     #[must_use]
     pub fn drop_light(&self, stripe: usize) -> bool {
-        let shut = self.stripes[stripe % N].0.fetch_sub(2, Release) & SHUT != 0;
-        let last = shut && self.word.fetch_sub(1, Release) == CLOSED + 1;
+        self.drop_lights(stripe, 1)
+    }
+
+    /// Drops `many` lights in one step. `true` as for [`drop_light`](Self::drop_light).
+    #[must_use]
+    pub fn drop_lights(&self, stripe: usize, many: usize) -> bool {
+        let many = many as i64;
+        if many == 0 {
+            return false;
+        }
+        let shut = self.stripes[stripe % N].0.fetch_sub(2 * many, Release) & SHUT != 0;
+        let last = shut && self.word.fetch_sub(many, Release) == CLOSED + many;
         self.seen_by_destroyer(last)
     }
 

@@ -163,8 +163,23 @@ pub enum Error {
     Callback(String, Option<Payload>),
     /// A user's callback says that it is out of memory; as [`Callback`](Self::Callback) otherwise.
     CallbackOutOfMemory(String, Option<Payload>),
+    /// One of many blocks that one call named was wrong; the others were done.
+    OneOf(Box<OneOf>),
     /// A defect of tenure itself.
     Internal(String),
+}
+
+/// Which of many.
+#[derive(Debug)]
+pub struct OneOf {
+    /// Its place among them, from 0.
+    pub at: usize,
+    /// How many were named.
+    pub count: usize,
+    /// How many were freed all the same.
+    pub freed: usize,
+    /// What was wrong about it.
+    pub error: Error,
 }
 
 /// A result of the engine.
@@ -181,7 +196,24 @@ impl Error {
         match self {
             Self::OutOfMemory(_) | Self::CallbackOutOfMemory(..) => true,
             Self::Device(e) => e.is_out_of_memory(),
+            Self::OneOf(one) => one.error.is_out_of_memory(),
             _ => false,
+        }
+    }
+
+    /// The error itself, where it is one of many.
+    pub fn inner(&self) -> &Self {
+        match self {
+            Self::OneOf(one) => one.error.inner(),
+            other => other,
+        }
+    }
+
+    /// [`inner`](Self::inner), to take its payload.
+    pub fn inner_mut(&mut self) -> &mut Self {
+        match self {
+            Self::OneOf(one) => one.error.inner_mut(),
+            other => other,
         }
     }
 }
@@ -273,6 +305,13 @@ impl fmt::Display for Error {
                  start the child with spawn or forkserver instead",
             ),
             Self::Exiting => f.write_str("the process is ending: no memory is handed out any more"),
+            Self::OneOf(one) => {
+                write!(
+                    f,
+                    "block {} of {} (counted from 0) was not freed, while {} were: {}",
+                    one.at, one.count, one.freed, one.error
+                )
+            }
             Self::Internal(t) => write!(f, "tenure is at fault here, please report it: {t}"),
         }
     }

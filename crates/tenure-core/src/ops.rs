@@ -8,6 +8,7 @@ use tenure_driver::{Current, Device, Event, RelaxedCapture};
 
 use crate::device;
 use crate::error::{Error, Result};
+use crate::resource::registry;
 use crate::stream::StreamRef;
 use crate::sync::{Lazy, Mutex};
 
@@ -149,6 +150,32 @@ pub fn synchronize(stream: StreamRef<'_>, default: i32) -> Result<()> {
     refuse_waiting_for_capture(stream, device)?;
     let _relaxed = RelaxedCapture::enter(device.driver())?;
     Ok(device.driver().stream_synchronize(stream.raw)?)
+}
+
+/// Tells every pool that the host has waited for `stream`: what was freed on it before may be anybody's now. Nothing is
+/// believed: each asks the driver whether the stream is idle.
+///
+/// # Errors
+/// What the driver says.
+pub fn note_sync(stream: StreamRef<'_>) -> Result<()> {
+    device::alive()?;
+    registry::stream_synchronized(stream, true)
+}
+
+/// [`note_sync`] after a wait of tenure's own, which has happened whatever comes of this.
+pub fn noted(stream: StreamRef<'_>) {
+    if let Err(error) = registry::stream_synchronized(stream, false) {
+        log::debug!("tenure: after a wait for a stream: {error}");
+    }
+}
+
+/// [`noted`] after a wait for a whole device: of every stream that can be asked.
+pub fn noted_device(device: i32) {
+    registry::for_each(|resource| {
+        if let Err(error) = resource.body().device_synchronized(device) {
+            log::debug!("tenure: after a wait for device {device}: {error}");
+        }
+    });
 }
 
 /// True when all work enqueued on `stream` so far is done.

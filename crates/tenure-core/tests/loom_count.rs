@@ -69,6 +69,17 @@ impl Counted {
         self.end(last);
     }
 
+    fn take_lights(&self, k: usize, many: usize) {
+        self.touch();
+        self.count.take_lights(k, many);
+    }
+
+    fn drop_lights(&self, k: usize, many: usize) {
+        self.touch();
+        let last = self.count.drop_lights(k, many);
+        self.end(last);
+    }
+
     fn take_anchor(&self) {
         self.touch();
         self.count.take_anchor();
@@ -134,6 +145,23 @@ fn a_buffer_moves_between_stripes_while_another_goes() {
         u.join().unwrap();
         assert_eq!(c.times_destroyed(), 0, "one buffer is alive");
         c.drop_light(0);
+        assert_eq!(c.times_destroyed(), 1);
+    });
+}
+
+#[test]
+fn many_lights_come_and_go_while_closing() {
+    model(|| {
+        let c = Counted::new(1, 3);
+        let (a, b) = (c.clone(), c.clone());
+        let t = thread::spawn(move || {
+            a.take_lights(0, 2);
+            a.drop_lights(1, 4);
+        });
+        let u = thread::spawn(move || b.drop_light(1));
+        c.drop_anchor();
+        t.join().unwrap();
+        u.join().unwrap();
         assert_eq!(c.times_destroyed(), 1);
     });
 }

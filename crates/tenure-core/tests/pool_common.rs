@@ -17,9 +17,11 @@ pub(crate) const DEVICE: u64 = 256 * MIB;
 pub(crate) fn machine() -> sim::TestLock {
     let _ = sim::configure(sim::Config { devices: 2, memory: DEVICE });
     tenure_driver::load::prefer_sim().expect("the simulated device");
-    // The small block whose free is a proof is the device's for good: not part of what a test compares.
+    let lock = sim::test_lock();
+    // The small block whose free is a proof is the device's for good: not part of what a test compares. Under the lock: two
+    // that make it at once have two for a moment.
     tenure_core::device::prepare_proof(0).expect("256 bytes");
-    sim::test_lock()
+    lock
 }
 
 pub(crate) fn pool(options: PoolOptions) -> Pool {

@@ -9,7 +9,7 @@ use graphs::*;
 use tenure_core::error::{Error, Misuse, MisuseKind};
 use tenure_core::pool::{CaptureScope, Pool, PoolOptions, SharedArena};
 use tenure_core::resource::leaf::shared;
-use tenure_core::resource::{MemoryResource, Request};
+use tenure_core::resource::{Batch, MemoryResource, Request};
 use tenure_core::stream::{StreamHold, StreamObject, StreamRef};
 use tenure_driver::sys::{CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED};
 use tenure_driver::{Event, RawStream, sim};
@@ -752,4 +752,46 @@ fn nothing_that_a_pool_does_ends_a_capture() {
         }
     }
     assert_eq!(sim::mismatches(), mismatches);
+}
+
+#[test]
+fn batches_and_notes_on_a_capturing_stream() {
+    let _machine = machine();
+    let _current = current();
+    let before = driver_free();
+    let pool = pool(PoolOptions { maximum_bytes: Some(16 * MIB), ..Default::default() });
+    let inner = &pool;
+    let take = |sizes: &[usize], stream: StreamRef<'_>, out: &mut [u64]| {
+        pool.allocate_many(&Batch::checked(sizes, 256, 7).unwrap(), stream, out)
+    };
+    let give = |ptrs: &[u64], sizes: &[usize], stream: StreamRef<'_>| {
+        pool.deallocate_many(ptrs, &Batch::given(sizes, 256, 7).unwrap(), stream).count
+    };
+    let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+    let sizes = [1000, 0, MIB as usize];
+    let (mut eager, mut captured) = ([0; 3], [0; 3]);
+    take(&sizes, object(&b), &mut eager).unwrap();
+    begin(a.raw(), 0);
+    take(&sizes, object(&a), &mut captured).unwrap();
+    assert!(in_graph(inner, captured[0]) && captured[1] == 0 && in_graph(inner, captured[2]));
+    assert!(!in_graph(inner, eager[0]));
+    // More than there is: what was had goes back, and the capture goes on.
+    let mut out = [0; 2];
+    assert!(take(&[MIB as usize, 15 << 20], object(&a), &mut out).unwrap_err().is_out_of_memory());
+    assert_eq!((out, pool.info().live_count), ([0; 2], 4));
+    inner.stream_synchronized(object(&a), true).unwrap();
+    inner.stream_synchronized(object(&a), false).unwrap();
+    // Of both kinds in one call.
+    assert_eq!(give(&[captured[0], eager[0]], &[1000, 1000], object(&a)), 2);
+    let graph = driver().stream_end_capture(a.raw()).expect("the capture is as it was");
+    let rest = [captured[2], eager[2]];
+    assert_eq!(give(&rest, &[MIB as usize; 2], object(&b)), 2);
+    assert_eq!(give(&rest, &[MIB as usize; 2], object(&b)), 0);
+    assert_eq!(pool.info().live_count, 0);
+    // SAFETY: made by this capture, used by nobody.
+    unsafe { driver().graph_destroy(graph) }.unwrap();
+    wait_for(inner, 0, trimmed);
+    drop(pool);
+    assert_eq!(driver_free(), before);
+    assert_eq!(sim::violations(), 0);
 }

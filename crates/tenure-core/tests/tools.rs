@@ -171,6 +171,20 @@ fn story(mut record: Record) {
     assert!(matches!(resource.deallocate(b, 63, 256, LEGACY), Err(Error::Misuse(_))));
     assert_eq!(record.news(), ["push tenure deallocate 63", "pop tenure"], "no region comes of a double free");
 
+    // Many in one call: one range, and a region for each; a wrong free among them leaves its region.
+    let mut many = [0; 3];
+    resource.allocate_many(&[100, 0, 7], 256, LEGACY, &mut many).unwrap();
+    let region = |ptr: u64, bytes: u64| format!("region {:#x} {ptr:#x} {bytes}", heap[0]);
+    assert_eq!(record.news(), ["push tenure allocate 107", &region(many[0], 100), &region(many[2], 7), "pop tenure"]);
+    assert!(resource.deallocate_many(&many, &[100, 0, 300], 256, LEGACY).is_err());
+    let no = |ptr: u64| format!("noregion {ptr:#x}");
+    assert_eq!(
+        record.news(),
+        ["push tenure deallocate 400", &no(many[0]), &no(many[2]), &region(many[2], 7), "pop tenure"]
+    );
+    resource.deallocate_many(&many[2..], &[7], 256, LEGACY).unwrap();
+    assert_eq!(record.news(), ["push tenure deallocate 7", &no(many[2]), "pop tenure"]);
+
     // A block is no region any more before it is free.
     let (e, bytes) = (resource.allocate(10, 256, LEGACY).unwrap(), 10);
     record.news();

@@ -348,6 +348,30 @@ impl DeviceBuffer {
     }
 
     #[classmethod]
+    #[pyo3(signature = (sizes, stream=None, mr=None))]
+    fn many<'py>(
+        cls: &Bound<'py, PyType>,
+        sizes: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+        mr: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<Bound<'py, Self>>> {
+        let py = cls.py();
+        let bytes = size::many(sizes, "sizes", size::bytes)?;
+        let stream = stream::argument(stream)?;
+        let carried = stream.carried();
+        let resource = resource_or_current(py, mr)?;
+        let mut handles: Vec<tenure_buffer> = vec![0; bytes.len()];
+        let out = handles.as_mut_ptr();
+        // SAFETY: both arrays are as long as is said; the handles are held by this call's arguments.
+        call(py, || unsafe { (api().buffer_create_many)(bytes.len(), bytes.as_ptr(), 0, carried, resource, out) })?;
+        let mut handles = handles.into_iter();
+        let made: PyResult<Vec<_>> = handles.by_ref().map(|handle| Self::wrap_as(cls, handle)).collect();
+        // Where a class of the caller's failed, the rest is freed too.
+        handles.map(Owned::new).for_each(drop);
+        made
+    }
+
+    #[classmethod]
     #[pyo3(signature = (ptr, size, *, stream, mr=None, owner=None, device=None))]
     fn adopt<'py>(
         cls: &Bound<'py, PyType>,

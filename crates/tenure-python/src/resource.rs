@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::basic::CompareOp;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 use pyo3::{PyTraverseError, PyVisit};
@@ -280,6 +280,56 @@ impl DeviceMemoryResource {
             // SAFETY: as above.
             || unsafe { (api().deallocate)(handle, ptr, bytes, alignment, carried) },
         )
+    }
+
+    #[pyo3(signature = (sizes, stream=None, alignment=256))]
+    fn allocate_many(
+        slf: &Bound<'_, Self>,
+        sizes: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+        alignment: isize,
+    ) -> PyResult<Vec<usize>> {
+        let handle = Self::handle(slf)?;
+        let bytes = size::many(sizes, "sizes", size::bytes)?;
+        let alignment = alignment_bytes(alignment)?;
+        let stream = stream::argument(stream)?;
+        let carried = stream.carried();
+        let mut out: Vec<*mut c_void> = vec![std::ptr::null_mut(); bytes.len()];
+        let to = out.as_mut_ptr();
+        // SAFETY: both arrays are as long as is said; the handles are held by this call's arguments.
+        call(slf.py(), || unsafe {
+            (api().allocate_many)(handle, bytes.len(), bytes.as_ptr(), alignment, carried, to)
+        })?;
+        Ok(out.into_iter().map(|ptr| ptr as usize).collect())
+    }
+
+    #[pyo3(signature = (ptrs, sizes, stream=None, alignment=256))]
+    fn deallocate_many(
+        slf: &Bound<'_, Self>,
+        ptrs: &Bound<'_, PyAny>,
+        sizes: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+        alignment: isize,
+    ) -> PyResult<()> {
+        let handle = Self::handle(slf)?;
+        let addresses = size::many(ptrs, "ptrs", size::address)?;
+        let bytes = size::many(sizes, "sizes", size::bytes)?;
+        if addresses.len() != bytes.len() {
+            return Err(PyValueError::new_err(format!(
+                "{} addresses in ptrs and {} sizes: give one size for each block",
+                addresses.len(),
+                bytes.len()
+            )));
+        }
+        let alignment = alignment_bytes(alignment)?;
+        let stream = stream::argument(stream)?;
+        let carried = stream.carried();
+        let given: Vec<*mut c_void> = addresses.into_iter().map(|ptr| ptr as *mut c_void).collect();
+        // SAFETY: both arrays are as long as is said, and only read; the library checks what they hold.
+        call(slf.py(), || unsafe {
+            let (count, none) = (bytes.len(), std::ptr::null_mut());
+            (api().deallocate_many)(handle, count, given.as_ptr(), bytes.as_ptr(), alignment, carried, none)
+        })
     }
 
     fn owns(slf: &Bound<'_, Self>, ptr: &Bound<'_, PyAny>) -> PyResult<bool> {

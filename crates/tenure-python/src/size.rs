@@ -6,7 +6,7 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyInt, PyString};
+use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
 use tenure_abi::*;
 
 use crate::errors;
@@ -24,6 +24,24 @@ pub(crate) fn bytes(value: &Bound<'_, PyAny>, what: &str) -> PyResult<usize> {
         return Ok(size);
     }
     slow(value, what)
+}
+
+/// Reads one of many after the other with `read`, which is [`bytes`] or [`address`]; `what` names the argument.
+///
+/// # Errors
+/// `TypeError` for what has no elements, and for text, whose elements are letters; those of `read`, which name the place.
+pub(crate) fn many(
+    values: &Bound<'_, PyAny>,
+    what: &str,
+    read: impl Fn(&Bound<'_, PyAny>, &str) -> PyResult<usize>,
+) -> PyResult<Vec<usize>> {
+    let is_text = values.is_instance_of::<PyString>() || values.is_instance_of::<PyBytes>();
+    let elements = if is_text { None } else { values.try_iter().ok() };
+    let Some(elements) = elements else {
+        let kind = values.get_type().name().map(|n| n.to_string()).unwrap_or_default();
+        return Err(PyTypeError::new_err(format!("{what} must be a list or another iterable of numbers, not {kind}")));
+    };
+    elements.enumerate().map(|(at, value)| read(&value?, &format!("{what}[{at}]"))).collect()
 }
 
 /// `None` stays `None`.

@@ -237,6 +237,12 @@ impl Stream {
         call(py, || unsafe { (api().stream_synchronize)(stream) })
     }
 
+    fn note_sync(&self, py: Python<'_>) -> PyResult<()> {
+        let stream = self.carried();
+        // SAFETY: no pointer.
+        call(py, || unsafe { (api().note_sync)(stream) })
+    }
+
     fn query(&self, py: Python<'_>) -> PyResult<bool> {
         let stream = self.carried();
         let mut done = 0;

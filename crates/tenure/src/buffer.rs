@@ -123,6 +123,33 @@ impl DeviceBuffer {
         Ok(buffer)
     }
 
+    /// A buffer of `resource` for each of `sizes`, made in one call: all of them, or an error and none. Each lives and goes by
+    /// itself.
+    ///
+    /// # Errors
+    /// As [`new_in`](Self::new_in).
+    ///
+    /// # Examples
+    /// ```
+    /// use tenure::{Device, DeviceBuffer, Pool, Stream};
+    ///
+    /// let (device, stream) = (Device::current()?, Stream::create()?);
+    /// let pool = Pool::builder(&device).build()?;
+    /// let buffers = DeviceBuffer::many_in(&[4096, 0, 1 << 20], &stream, &pool)?;
+    /// assert_eq!(buffers.iter().map(DeviceBuffer::len).collect::<Vec<_>>(), [4096, 0, 1 << 20]);
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn many_in<'a>(sizes: &[usize], stream: impl Into<StreamRef<'a>>, resource: &Resource) -> Result<Vec<Self>> {
+        let api = api()?;
+        let mut handles = vec![0; sizes.len()];
+        let (count, bytes, out) = (sizes.len(), sizes.as_ptr(), handles.as_mut_ptr());
+        // SAFETY: the stream is alive during the call; both arrays are as long as is said.
+        check(api, unsafe {
+            (api.buffer_create_many)(count, bytes, DEFAULT_ALIGNMENT, stream.into().raw, resource.as_raw(), out)
+        })?;
+        Ok(handles.into_iter().map(|handle| Self { api, handle }).collect())
+    }
+
     fn make(make: impl FnOnce(*mut tenure_buffer) -> tenure_status) -> Result<Self> {
         let api = api()?;
         let mut handle = 0;

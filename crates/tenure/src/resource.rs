@@ -334,6 +334,67 @@ impl Resource {
         check(self.api, unsafe { (self.api.deallocate)(self.handle, ptr, bytes, alignment, stream.into().raw) })
     }
 
+    /// Allocates one block for each of `sizes` in one call, usable in the order of `stream`: all of them, or an error and
+    /// none. No bytes give a null pointer. Each block is one like any other, of the default alignment.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    ///
+    /// # Examples
+    /// ```
+    /// use tenure::{DEFAULT_ALIGNMENT, Device, Pool, Stream};
+    ///
+    /// let (device, stream) = (Device::current()?, Stream::create()?);
+    /// let pool = Pool::builder(&device).build()?;
+    /// let sizes = [4096, 100, 1 << 20];
+    /// let blocks = pool.allocate_many(&sizes, &stream)?;
+    /// // SAFETY: nothing uses them.
+    /// unsafe { pool.deallocate_many(&blocks, &sizes, DEFAULT_ALIGNMENT, &stream)? };
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn allocate_many<'a>(&self, sizes: &[usize], stream: impl Into<StreamRef<'a>>) -> Result<Vec<*mut c_void>> {
+        let mut blocks = vec![std::ptr::null_mut(); sizes.len()];
+        let (count, bytes, out) = (sizes.len(), sizes.as_ptr(), blocks.as_mut_ptr());
+        // SAFETY: the stream is alive during the call; both arrays are as long as is said.
+        check(self.api, unsafe {
+            (self.api.allocate_many)(self.handle, count, bytes, DEFAULT_ALIGNMENT, stream.into().raw, out)
+        })?;
+        Ok(blocks)
+    }
+
+    /// Frees in the order of `stream` what [`allocate_many`](Self::allocate_many), or [`allocate`](Self::allocate) for these
+    /// sizes and this `alignment`, returned. A null pointer with no bytes is passed over.
+    ///
+    /// Each block is checked. One that is wrong stays as it is and every other is freed, so that nothing is lost.
+    ///
+    /// # Safety
+    /// As [`deallocate`](Self::deallocate), for each of them.
+    ///
+    /// # Errors
+    /// That of the first block that was not freed; its place is in the message. [`Error::Invalid`], with nothing freed, where
+    /// there are not as many sizes as pointers.
+    pub unsafe fn deallocate_many<'a>(
+        &self,
+        ptrs: &[*mut c_void],
+        sizes: &[usize],
+        alignment: usize,
+        stream: impl Into<StreamRef<'a>>,
+    ) -> Result<()> {
+        if ptrs.len() != sizes.len() {
+            return Err(Error::Invalid(format!(
+                "{} pointers and {} sizes: give one size for each block",
+                ptrs.len(),
+                sizes.len()
+            )));
+        }
+        check_alignment(alignment)?;
+        let (count, bytes, wrong) = (ptrs.len(), sizes.as_ptr(), std::ptr::null_mut());
+        // SAFETY: the library checks the blocks; the caller answers for their users; both arrays are as long as is said.
+        check(self.api, unsafe {
+            (self.api.deallocate_many)(self.handle, count, ptrs.as_ptr(), bytes, alignment, stream.into().raw, wrong)
+        })
+    }
+
     /// Allocates memory that is usable on any stream at return.
     ///
     /// # Errors

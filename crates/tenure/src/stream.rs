@@ -156,6 +156,14 @@ impl Stream {
         self.as_ref().synchronize()
     }
 
+    /// As [`StreamRef::note_sync`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn note_sync(&self) -> Result<()> {
+        self.as_ref().note_sync()
+    }
+
     /// True when all work enqueued so far is done.
     ///
     /// # Errors
@@ -285,6 +293,18 @@ impl<'a> StreamRef<'a> {
     /// alone.
     pub(crate) fn refuse_capturing(self) -> Result<()> {
         self.is_done().map(drop)
+    }
+
+    /// Says that the host has waited for this stream by other means than [`synchronize`](Self::synchronize): what was freed
+    /// on it before this call may then serve every stream without a wait. Nothing is believed: the driver is asked whether
+    /// the stream is idle, and where it is not, all stays as it was.
+    ///
+    /// # Errors
+    /// A fault of the device; [`Error::Load`](crate::Error::Load) without a library.
+    pub fn note_sync(self) -> Result<()> {
+        let api = api()?;
+        // SAFETY: the stream is alive during 'a.
+        check(api, unsafe { (api.note_sync)(self.raw) })
     }
 
     /// As [`Stream::is_done`].

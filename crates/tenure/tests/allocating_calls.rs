@@ -63,6 +63,10 @@ const NAMED: &[(&str, Call)] = &[
     ("resource::Resource::allocate", |s, r| gives_back(r, r.allocate(BYTES, s)?, s)),
     ("resource::Resource::allocate_aligned", |s, r| gives_back(r, r.allocate_aligned(BYTES, 256, s)?, s)),
     ("resource::Resource::allocate_sync", |s, r| gives_back(r, r.allocate_sync(BYTES, 256)?, s)),
+    ("resource::Resource::allocate_many", |s, r| {
+        r.allocate_many(&[BYTES, BYTES], s)?.into_iter().try_for_each(|ptr| gives_back(r, ptr, s))
+    }),
+    ("buffer::DeviceBuffer::many_in", |s, r| DeviceBuffer::many_in(&[BYTES, 0], s, r).map(drop)),
     ("pool::PoolBuilder::build", |s, r| {
         let pool = Pool::builder(&Device::current()?).upstream(r).plain_chunks(true).initial_size(1 << 21).build()?;
         // Growth as well.

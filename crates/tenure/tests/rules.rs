@@ -694,3 +694,68 @@ fn a_limit_refuses_with_figures_and_keeps_its_counters() {
     drop(held);
     drop(DeviceBuffer::new_in(1 << 20, &stream, &limit).unwrap());
 }
+
+#[test]
+fn many_blocks_come_and_go_in_one_call() {
+    let _alone = alone();
+    let stream = Stream::create().unwrap();
+    let pool = pool();
+    let sizes = [4096, 0, 100, 3 << 20];
+    let mut blocks = pool.allocate_many(&sizes, &stream).unwrap();
+    assert_eq!(pool.info().unwrap().live_count, 3);
+    assert!(blocks[1].is_null() && !blocks[3].is_null());
+    // SAFETY: nothing uses the blocks.
+    unsafe {
+        let short = pool.deallocate_many(&blocks, &sizes[1..], DEFAULT_ALIGNMENT, &stream);
+        assert!(matches!(short, Err(Error::Invalid(_))), "{short:?}");
+        assert_eq!(pool.info().unwrap().live_count, 3);
+        let right = std::mem::replace(&mut blocks[2], std::ptr::without_provenance_mut(0x1000));
+        let wrong = pool.deallocate_many(&blocks, &sizes, DEFAULT_ALIGNMENT, &stream).unwrap_err();
+        assert!(matches!(wrong, Error::Ownership { .. }), "{wrong:?}");
+        assert!(wrong.to_string().contains("block 2 of 4"), "{wrong}");
+        assert_eq!(pool.info().unwrap().live_count, 1, "every other is freed");
+        pool.deallocate_many(&[right], &[100], DEFAULT_ALIGNMENT, &stream).unwrap();
+    }
+    let limit = Limiting::new(pool.resource(), 1 << 20).unwrap();
+    assert!(matches!(limit.allocate_many(&[600 << 10, 600 << 10], &stream), Err(Error::OutOfMemory { .. })));
+    assert!(matches!(DeviceBuffer::many_in(&[600 << 10, 600 << 10], &stream, &limit), Err(Error::OutOfMemory { .. })));
+    assert_eq!((limit.info().unwrap().live_bytes, pool.info().unwrap().live_count), (0, 0));
+    drop(limit);
+
+    let id = pool.id();
+    let mut buffers = DeviceBuffer::many_in(&sizes, &stream, &pool).unwrap();
+    drop(pool);
+    assert_eq!(buffers.iter().map(DeviceBuffer::len).collect::<Vec<_>>(), sizes);
+    buffers[3].copy_from_host(&[7; 3 << 20], &stream).unwrap();
+    let last = buffers.swap_remove(1);
+    drop(buffers);
+    assert!(alive(id), "a buffer without bytes keeps its resource");
+    drop(last);
+    assert!(!alive(id));
+}
+
+#[test]
+fn a_wait_by_other_means_is_noted_and_not_believed() {
+    let _alone = alone();
+    if skip_unless(simulated(), "the simulated device") {
+        return;
+    }
+    let (a, b) = (Stream::create().unwrap(), Stream::create().unwrap());
+    let pool = Pool::builder(&Device::current().unwrap()).maximum_size(12 << 20).build().unwrap();
+    drop(DeviceBuffer::new_in(100, &b, &pool).unwrap());
+    let buffer = DeviceBuffer::new_in(8 << 20, &a, &pool).unwrap();
+    sim::busy(&a, 20).unwrap();
+    drop(buffer);
+    let proven = || pool.property("proven_bytes").unwrap();
+    a.note_sync().unwrap();
+    assert!(proven() < 8 << 20);
+    while !a.is_done().unwrap() {
+        thread::yield_now();
+    }
+    a.note_sync().unwrap();
+    assert!(proven() >= 8 << 20);
+    // Of the raw value too, which only the caller can carry.
+    // SAFETY: the stream is alive.
+    let raw = unsafe { StreamRef::from_raw(a.raw()) };
+    raw.note_sync().unwrap();
+}

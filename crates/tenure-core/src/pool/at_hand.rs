@@ -17,7 +17,7 @@ use tenure_driver::RawStream;
 use super::cache::{Drawer, Hold, Lock, Which};
 use super::order::identity::this_thread;
 use super::order::{Key, Who, cur};
-use super::place::ledger::{self, LIVE, WHOLE};
+use super::place::ledger::{self, Found, LIVE, WHOLE};
 use super::place::{Held, UNIT, class_and_units};
 use super::{Pool, State};
 use crate::resource::Request;
@@ -27,7 +27,7 @@ use crate::sync::atomic::Ordering;
 
 /// What a request counts in the figures, in bytes: the same at its free.
 #[inline]
-fn counted(request: &Request) -> i64 {
+pub(super) fn counted(request: &Request) -> i64 {
     i64::from(class_and_units(request.bytes as u64).1) * UNIT as i64
 }
 
@@ -39,6 +39,39 @@ pub(super) struct Ready {
     stamp: u32,
 }
 
+/// A live block that a free names rightly, as far as can be seen without its owner.
+pub(super) struct Claimable<'a> {
+    found: Found<'a>,
+    unit: u32,
+    word: u64,
+    class: usize,
+    units: u32,
+}
+
+/// What became of a drawer that a piece was put in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// There is room.
+    Well,
+    /// The stack of this class and stamp is full.
+    Full(usize, u32),
+    /// Something had better be given back, where nobody else is at the placer.
+    Better,
+    /// Something waits to be given back.
+    Waiting,
+}
+
+impl Kept {
+    /// Gives the placer what is too much.
+    pub(super) fn relieve(self, drawer: &mut Drawer, state: &mut State) {
+        match self {
+            Self::Well => {}
+            Self::Full(class, stamp) => drawer.spill(class, stamp, state),
+            Self::Better | Self::Waiting => drawer.post_sent(state),
+        }
+    }
+}
+
 impl Pool {
     #[inline]
     fn lock_or_not(&self, lock: Lock) -> Option<MutexGuard<'_, State>> {
@@ -48,9 +81,8 @@ impl Pool {
     /// Serves a request from what the thread has, or from the placer without a driver call.
     #[inline]
     pub(super) fn take_at_hand(&self, request: &Request, key: Key, raw: RawStream, lock: Lock) -> Option<u64> {
-        let (class, units) = class_and_units(request.bytes as u64);
         let mut drawer = self.cache.drawer(lock)?;
-        match self.ready(&mut drawer, request, key, class, units) {
+        match self.ready(&mut drawer, request, key) {
             Some(ready) => {
                 drop(drawer);
                 Some(self.hand_out(&ready, request))
@@ -63,13 +95,14 @@ impl Pool {
     /// so that it is asked once, and with no latch held.
     #[inline]
     pub(super) fn ready_at_hand(&self, request: &Request, key: Key) -> Option<Ready> {
-        let (class, units) = class_and_units(request.bytes as u64);
         let mut drawer = self.cache.drawer(Lock::Try)?;
-        self.ready(&mut drawer, request, key, class, units)
+        self.ready(&mut drawer, request, key)
     }
 
+    /// What a drawer has for a request, taken out of it and counted.
     #[inline]
-    fn ready(&self, drawer: &mut Drawer, request: &Request, key: Key, class: usize, units: u32) -> Option<Ready> {
+    pub(super) fn ready(&self, drawer: &mut Drawer, request: &Request, key: Key) -> Option<Ready> {
+        let (class, units) = class_and_units(request.bytes as u64);
         let (held, stamp) = if class == WHOLE {
             drawer.unpark(key.code(), units, request.align as u64, |offset| self.pages.ptr_of(offset))?
         } else if request.align as u64 <= UNIT {
@@ -112,88 +145,116 @@ impl Pool {
         let record = state.records.find(key)?;
         let opened = drawer.open(key, raw, record, &mut state);
         let tags = state.records.tags(record);
-        let (class, _) = class_and_units(request.bytes as u64);
-        let small = class != WHOLE && request.align as u64 <= UNIT;
-        let held = if small { drawer.refill(key.code(), class, &mut state, &tags) } else { None };
-        let offset = match held {
-            Some((held, stamp)) => {
-                // SAFETY: the placer is alive, since the pool is.
-                unsafe { held.hand_out(ledger::word(LIVE, class, held.unit, stamp), request.owner) };
-                u64::from(held.unit) * UNIT
-            }
-            None => {
-                if class == WHOLE && state.is_loose(request, &tags) {
-                    self.harvest_due.store(true, Ordering::Relaxed);
-                    return None;
-                }
-                state.take(request, &tags, cur(record))?
-            }
-        };
+        let ptr = self.take_or_refill(&mut drawer, &mut state, request, key, record, &tags)?;
         drop(state);
         drawer.count_in(&self.cache.figures, counted(request));
         drop(drawer);
         if opened && lock == Lock::Wait && self.cache.is_crowded() {
             self.drain(Which::Left);
         }
-        Some(self.pages.ptr_of(offset))
+        Some(ptr)
+    }
+
+    /// Takes what the placer has for a request, and for a small one more of its class for the drawer. The caller counts.
+    pub(super) fn take_or_refill(
+        &self,
+        drawer: &mut Drawer,
+        state: &mut State,
+        request: &Request,
+        key: Key,
+        record: u32,
+        tags: &[u32],
+    ) -> Option<u64> {
+        let (class, _) = class_and_units(request.bytes as u64);
+        if class != WHOLE
+            && request.align as u64 <= UNIT
+            && let Some((held, stamp)) = drawer.refill(key.code(), class, state, tags)
+        {
+            return Some(self.hand_out(&Ready { held, class, stamp }, request));
+        }
+        if class == WHOLE && state.is_loose(request, tags) {
+            self.harvest_due.store(true, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.pages.ptr_of(state.take(request, tags, cur(record))?))
+    }
+
+    /// The live block of exactly these bytes at `ptr`; `None` where anything about the free must be looked at.
+    #[inline]
+    pub(super) fn claimable(&self, ptr: u64, request: &Request) -> Option<Claimable<'_>> {
+        if request.flags != 0 || ptr & (request.align as u64 - 1) != 0 || !ptr.is_multiple_of(UNIT) {
+            return None;
+        }
+        let offset = self.pages.offset_of(ptr)?;
+        let unit = (offset / UNIT) as u32;
+        let found = self.ledger.find(unit)?;
+        let (class, units) = class_and_units(request.bytes as u64);
+        let word = found.piece.word();
+        let right = word == ledger::word(LIVE, class, unit, ledger::stamp_of(word));
+        (right && (class != WHOLE || found.units == units)).then_some(Claimable { found, unit, word, class, units })
+    }
+
+    /// The identity that a desk may know the stream of a free by: `Some(None)` where it is known by its value only, `None`
+    /// where nobody can say which stream it is.
+    #[inline]
+    pub(super) fn code_of(stream: StreamRef<'_>) -> Option<Option<u64>> {
+        match Who::known(stream) {
+            Some(who) => who.key.map(|key| Some(key.code())),
+            None => Some(None),
+        }
     }
 
     /// Keeps a freed piece at the thread's desk. False, with nothing changed, where that needs a question or is wrong.
     #[inline]
     pub(super) fn keep_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, lock: Lock) -> bool {
-        if request.flags != 0 || ptr & (request.align as u64 - 1) != 0 || !ptr.is_multiple_of(UNIT) {
-            return false;
-        }
-        let Some(offset) = self.pages.offset_of(ptr) else { return false };
-        let unit = (offset / UNIT) as u32;
-        let Some(found) = self.ledger.find(unit) else { return false };
-        let (class, units) = class_and_units(request.bytes as u64);
-        let word = found.piece.word();
-        let booked = ledger::stamp_of(word);
-        if word != ledger::word(LIVE, class, unit, booked) || (class == WHOLE && found.units != units) {
-            return false;
-        }
-        let key = match Who::known(stream) {
-            Some(Who { key: None, .. }) => return false,
-            Some(who) => who.key.map(Key::code),
-            None => None,
-        };
+        let Some(block) = self.claimable(ptr, request) else { return false };
+        let Some(code) = Self::code_of(stream) else { return false };
         let Some(mut drawer) = self.cache.drawer(lock) else { return false };
-        let Some(stamp) = drawer.stamp_for(key, stream.raw, booked) else { return false };
-        if !found.piece.claim(word, request.owner) {
-            return false;
-        }
-        let held = Held::claimed(&found, unit);
-        drawer.count_out(&self.cache.figures, i64::from(units) * UNIT as i64);
-        if stamp == booked && found.units == units {
-            if class != WHOLE {
-                if !drawer.push(held, class, stamp) {
-                    self.spill(drawer, class, stamp, lock);
-                }
-                return true;
-            }
-            // The one that was parked before goes, at once where nobody else is at the placer.
-            let Some((before, stamp)) = drawer.park(held, units, stamp) else { return true };
-            let room = drawer.send(before, stamp);
-            self.post(drawer, if room { Lock::Try } else { lock });
-        } else if !drawer.send(held, stamp) {
-            self.post(drawer, lock);
+        let Some(kept) = self.keep(&mut drawer, &block, request.owner, code, stream.raw) else { return false };
+        if kept != Kept::Well {
+            self.relieve(drawer, kept, lock);
         }
         true
     }
 
-    fn post(&self, mut drawer: Hold<'_, Drawer>, lock: Lock) {
-        // Without the lock the outbox waits for the next call.
-        if let Some(mut state) = self.lock_or_not(lock) {
-            drawer.post_sent(&mut state);
+    /// Claims the block and puts it in the drawer; `None`, with nothing changed, where it does not belong there.
+    #[inline]
+    pub(super) fn keep(
+        &self,
+        drawer: &mut Drawer,
+        block: &Claimable<'_>,
+        owner: u64,
+        code: Option<u64>,
+        raw: RawStream,
+    ) -> Option<Kept> {
+        let Claimable { ref found, unit, word, class, units } = *block;
+        let booked = ledger::stamp_of(word);
+        let stamp = drawer.stamp_for(code, raw, booked)?;
+        if !found.piece.claim(word, owner) {
+            return None;
         }
+        let held = Held::claimed(found, unit);
+        drawer.count_out(&self.cache.figures, i64::from(units) * UNIT as i64);
+        if stamp == booked && found.units == units {
+            if class != WHOLE {
+                return Some(if drawer.push(held, class, stamp) { Kept::Well } else { Kept::Full(class, stamp) });
+            }
+            // The one that was parked before.
+            return Some(match drawer.park(held, units, stamp) {
+                None => Kept::Well,
+                Some((before, stamp)) if drawer.send(before, stamp) => Kept::Better,
+                Some(_) => Kept::Waiting,
+            });
+        }
+        Some(if drawer.send(held, stamp) { Kept::Well } else { Kept::Waiting })
     }
 
-    #[cold]
-    fn spill(&self, mut drawer: Hold<'_, Drawer>, class: usize, stamp: u32, lock: Lock) {
-        // Without the lock the magazine is over its size until the next free.
-        if let Some(mut state) = self.lock_or_not(lock) {
-            drawer.spill(class, stamp, &mut state);
+    /// Gives the placer what is too much at a desk.
+    #[inline]
+    fn relieve(&self, mut drawer: Hold<'_, Drawer>, kept: Kept, lock: Lock) {
+        // Without the lock the drawer is over its size until the next free.
+        if let Some(mut state) = self.lock_or_not(if kept == Kept::Better { Lock::Try } else { lock }) {
+            kept.relieve(&mut drawer, &mut state);
         }
     }
 
@@ -218,7 +279,13 @@ impl Pool {
     }
 
     pub(super) fn count_out(&self, request: &Request) {
-        let bytes = counted(request);
+        self.count_out_bytes(counted(request));
+    }
+
+    pub(super) fn count_out_bytes(&self, bytes: i64) {
+        if bytes == 0 {
+            return;
+        }
         match self.cache.drawer(Lock::Wait) {
             Some(mut drawer) => drawer.count_out(&self.cache.figures, bytes),
             None => _ = self.cache.figures.subtract(0, bytes, 0),

@@ -36,6 +36,8 @@ mod cache;
 mod give_back;
 mod graph;
 mod ladder;
+mod many;
+mod note;
 mod options;
 mod order;
 mod pages;

@@ -19,7 +19,8 @@ use super::order::{Key, Who, cur};
 use super::place::{Entry, Fault, PROVEN, UNPROVEN, rounded_bytes};
 use super::{Pool, State};
 use crate::error::{Error, Misuse, MisuseKind, Result};
-use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
+use crate::resource::batch::deallocate_each;
+use crate::resource::{Batch, Block, Freed, Info, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
 use crate::tools::heaps;
 
@@ -77,7 +78,7 @@ impl Pool {
 
     /// Finds what a free names and checks it.
     #[inline]
-    fn checked(&self, state: &State, ptr: u64, request: &Request) -> Result<Entry> {
+    pub(super) fn checked(&self, state: &State, ptr: u64, request: &Request) -> Result<Entry> {
         let misuse = |kind, owner, owner_bytes| {
             Error::Misuse(Misuse { kind, ptr, bytes: request.bytes as u64, asked: request.owner, owner, owner_bytes })
         };
@@ -102,7 +103,7 @@ impl Pool {
 
     /// The tag of a free, if no driver call is needed to know it.
     #[inline]
-    fn tag_known(state: &State, entry: &Entry, request: &Request, stream: StreamRef<'_>) -> Option<u32> {
+    pub(super) fn tag_known(state: &State, entry: &Entry, request: &Request, stream: StreamRef<'_>) -> Option<u32> {
         if request.flags & Request::UNPROVEN != 0 {
             return Some(UNPROVEN);
         }
@@ -119,7 +120,14 @@ impl Pool {
     }
 
     /// Frees what was checked under this lock.
-    fn free_checked(&self, state: &mut State, entry: &Entry, tag: u32, ptr: u64, request: &Request) -> Result<()> {
+    pub(super) fn free_checked(
+        &self,
+        state: &mut State,
+        entry: &Entry,
+        tag: u32,
+        ptr: u64,
+        request: &Request,
+    ) -> Result<()> {
         if state.place.free(entry, tag) {
             return Ok(());
         }
@@ -135,7 +143,7 @@ impl Pool {
     }
 
     /// Who frees on a stream that has no record yet; `None` where no stream can be named for it.
-    fn asked(&self, stream: StreamRef<'_>) -> Result<Option<Asker>> {
+    pub(super) fn asked(&self, stream: StreamRef<'_>) -> Result<Option<Asker>> {
         let who = match Who::known(stream) {
             Some(who) => {
                 if let (Some(Key::Object(_)), Some(object)) = (who.key, stream.object) {
@@ -176,7 +184,7 @@ impl State {
 /// What a memory checker, if there is one, is told about (`tools/heaps.rs`).
 impl Pool {
     #[inline]
-    fn serve(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
+    pub(super) fn serve(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let who = match self.who(stream) {
             Ok(who) => who,
             Err(refused) => return self.allocate_captured(request, stream, refused),
@@ -198,7 +206,7 @@ impl Pool {
     }
 
     #[inline]
-    fn take_back(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+    pub(super) fn take_back(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         if self.keep_at_hand(ptr, request, stream, Lock::Wait) {
             return Ok(());
         }
@@ -237,6 +245,24 @@ impl MemoryResource for Pool {
 
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         heaps::freed(ptr, || self.take_back(ptr, request, stream))
+    }
+
+    fn allocate_many(&self, batch: &Batch<'_>, stream: StreamRef<'_>, out: &mut [u64]) -> Result<()> {
+        self.serve_many(batch, stream, out)?;
+        if heaps::wanted() {
+            for (at, request) in batch.requests() {
+                heaps::served(&request, Ok(out[at]))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn deallocate_many(&self, ptrs: &[u64], batch: &Batch<'_>, stream: StreamRef<'_>) -> Freed {
+        if heaps::wanted() {
+            // Each is taken from the tool before it is anybody else's.
+            return deallocate_each(self, ptrs, batch, stream);
+        }
+        self.take_back_many(ptrs, batch, stream)
     }
 
     #[inline]
@@ -359,6 +385,14 @@ impl MemoryResource for Pool {
             "proven_bytes" => Some(self.lock().place.tag_bytes(PROVEN)),
             _ => None,
         }
+    }
+
+    fn stream_synchronized(&self, stream: StreamRef<'_>, thoroughly: bool) -> Result<()> {
+        self.note_stream(stream, thoroughly)
+    }
+
+    fn device_synchronized(&self, device: i32) -> Result<()> {
+        if device == self.device { self.note_device() } else { Ok(()) }
     }
 
     fn stream_closing(&self, stream: StreamRef<'_>) {

@@ -9,8 +9,8 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::registry::{self, Slot};
-use super::{Block, DEFAULT_ALIGNMENT, MAX_BYTES, MemoryResource, Request};
-use crate::error::{Error, Result};
+use super::{Batch, Block, DEFAULT_ALIGNMENT, MAX_BYTES, MemoryResource, Request};
+use crate::error::{Error, OneOf, Result};
 use crate::stream::StreamRef;
 use crate::tools;
 
@@ -245,6 +245,63 @@ impl Named {
         Ok(())
     }
 
+    /// Allocates one block for each of `sizes`, all of them or none, into `out`, which is as long. 0 bytes give address 0.
+    /// Each is an allocation like any other: it is freed by itself or with others.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate); what was had is given back then, and `out` is all 0.
+    pub fn allocate_many(&self, sizes: &[usize], align: usize, stream: StreamRef<'_>, out: &mut [u64]) -> Result<()> {
+        self.make_many(sizes, align, stream, out)?;
+        self.slot.take_lights(sizes.iter().filter(|bytes| **bytes != 0).count());
+        Ok(())
+    }
+
+    /// [`allocate_many`](Self::allocate_many) for a caller who holds a light for each block.
+    pub(crate) fn make_many(
+        &self,
+        sizes: &[usize],
+        align: usize,
+        stream: StreamRef<'_>,
+        out: &mut [u64],
+    ) -> Result<()> {
+        out.fill(0);
+        crate::device::alive()?;
+        same_length(out.len(), sizes)?;
+        let batch = Batch::checked(sizes, align, self.id())?;
+        let total = batch.total();
+        if total == 0 {
+            return Ok(());
+        }
+        let _range = tools::range(tools::Name::Allocate, total);
+        self.body().allocate_many(&batch, stream, out)
+    }
+
+    /// Frees in the order of `stream` what [`allocate`](Self::allocate) or [`allocate_many`](Self::allocate_many) gave. Each
+    /// block is checked: one that is wrong stays as it is, and every other is freed, so that nothing is lost. Address 0 with
+    /// 0 bytes is passed over.
+    ///
+    /// # Errors
+    /// [`Error::OneOf`] with the place and the error of the first that was not freed; [`Error::Invalid`], with nothing freed,
+    /// where there are not as many sizes as addresses, and for an alignment that is none.
+    pub fn deallocate_many(&self, ptrs: &[u64], sizes: &[usize], align: usize, stream: StreamRef<'_>) -> Result<()> {
+        if tenure_driver::process::unusable() {
+            return Ok(());
+        }
+        same_length(ptrs.len(), sizes)?;
+        let batch = Batch::given(sizes, align, self.id())?;
+        let _range = tools::range(tools::Name::Deallocate, batch.total());
+        let freed = self.body().deallocate_many(ptrs, &batch, stream);
+        let result = match freed.wrong {
+            None => Ok(()),
+            Some((at, error)) => {
+                Err(Error::OneOf(Box::new(OneOf { at, count: ptrs.len(), freed: freed.count, error })))
+            }
+        };
+        // Last of all: these may have been what kept the resource alive.
+        self.slot.drop_lights(freed.count);
+        result
+    }
+
     /// True when a live allocation that was asked of this very resource contains `ptr`.
     pub fn owns(&self, ptr: u64) -> bool {
         self.block(ptr).is_some()
@@ -273,6 +330,13 @@ impl Named {
     pub(crate) fn take_light(&self) {
         self.slot.take_light();
     }
+}
+
+fn same_length(addresses: usize, sizes: &[usize]) -> Result<()> {
+    if addresses == sizes.len() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{addresses} addresses and {} sizes: give one size for each block", sizes.len())))
 }
 
 impl PartialEq for Named {

@@ -9,12 +9,14 @@ use std::any::Any;
 use crate::error::{Error, Result};
 use crate::stream::StreamRef;
 
+pub mod batch;
 pub mod book;
 pub mod callback;
 pub mod handle;
 pub mod leaf;
 pub mod registry;
 
+pub use batch::{Batch, Freed};
 pub use handle::{Light, Named, Resource};
 
 /// The alignment that an allocation has when none is asked for, in bytes.
@@ -142,6 +144,19 @@ pub trait MemoryResource: Send + Sync + 'static {
     /// Misuse (nothing happened), device faults.
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()>;
 
+    /// Allocates all blocks of a batch, or none; `out` is as long as the batch. Blocks without bytes get 0.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate): what was had is given back, and `out` is all 0.
+    fn allocate_many(&self, batch: &Batch<'_>, stream: StreamRef<'_>, out: &mut [u64]) -> Result<()> {
+        batch::allocate_each(self, batch, stream, out)
+    }
+
+    /// Frees each block of a batch that can be freed; `ptrs` is as long as the batch.
+    fn deallocate_many(&self, ptrs: &[u64], batch: &Batch<'_>, stream: StreamRef<'_>) -> Freed {
+        batch::deallocate_each(self, ptrs, batch, stream)
+    }
+
     /// [`allocate`](Self::allocate) of what the calling thread has ready, with no lock that others use: a shorter way to the
     /// same end. `None`, with nothing changed: take the whole way.
     ///
@@ -227,6 +242,23 @@ pub trait MemoryResource: Send + Sync + 'static {
     /// A named figure or setting of the concrete type: `"allocation_limit"`, `"pool_handle"`.
     fn property(&self, _name: &str) -> Option<u64> {
         None
+    }
+
+    /// The host has waited for `stream`, as somebody says who carries it: what was freed on it may be anybody's now.
+    /// `thoroughly`: they say so for the sake of that; else it is a by-product of a wait, and must cost next to nothing.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn stream_synchronized(&self, _stream: StreamRef<'_>, _thoroughly: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// The host has waited for all of `device`.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn device_synchronized(&self, _device: i32) -> Result<()> {
+        Ok(())
     }
 
     /// `stream` is about to end: whatever proof will be needed of it must be recorded now.

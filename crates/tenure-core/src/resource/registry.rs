@@ -152,8 +152,18 @@ impl Slot {
         self.count.take_light(stripe());
     }
 
+    pub(crate) fn take_lights(&self, many: usize) {
+        self.count.take_lights(stripe(), many);
+    }
+
     pub(crate) fn drop_light(&'static self) {
         if self.count.drop_light(stripe()) {
+            self.destroy();
+        }
+    }
+
+    pub(crate) fn drop_lights(&'static self, many: usize) {
+        if self.count.drop_lights(stripe(), many) {
             self.destroy();
         }
     }
@@ -287,6 +297,19 @@ pub fn owner_of(ptr: u64) -> Option<(Resource, Block)> {
 /// Tells every resource that `stream` is about to end.
 pub(crate) fn stream_closing(stream: StreamRef<'_>) {
     for_each(|resource| resource.body().stream_closing(stream));
+}
+
+/// Tells every resource that the host has waited for `stream`. All of them hear it; the first failure is returned.
+pub(crate) fn stream_synchronized(stream: StreamRef<'_>, thoroughly: bool) -> Result<()> {
+    let mut result = Ok(());
+    for_each(|resource| {
+        if let Err(error) = resource.body().stream_synchronized(stream, thoroughly)
+            && result.is_ok()
+        {
+            result = Err(error);
+        }
+    });
+    result
 }
 
 /// Stands in for a tenant that is gone: every request is refused.

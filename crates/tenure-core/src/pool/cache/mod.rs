@@ -271,14 +271,29 @@ impl Drawer {
         }
     }
 
+    /// Takes out what has the tag of a stream; its magazine stays, with its pieces unless `pieces`.
+    fn hand_in(&mut self, key: Key, pieces: bool, out: &mut Collected) {
+        let Some(magazine) = self.magazines.iter_mut().find(|m| m.key == key.code()) else { return };
+        let stamp = magazine.stamp;
+        if pieces {
+            out.pieces.extend(magazine.classes.iter_mut().flat_map(|s| s.pieces.drain(..)).map(|held| (held, stamp)));
+        }
+        self.hand_in_waiting(stamp, out);
+    }
+
+    /// Takes out of what only waits that which has the tag of a stream.
+    fn hand_in_waiting(&mut self, stamp: u32, out: &mut Collected) {
+        out.pieces.extend(self.parked.take_if(|p| p.stamp == stamp).map(|p| (p.held, stamp)));
+        out.pieces.extend(self.outbox.extract_if(.., |(_, tag)| *tag == stamp));
+    }
+
     /// Takes out what has the tag of a stream, and its magazine.
     fn leave(&mut self, key: Key, out: &mut Collected) {
         let Some(at) = self.magazines.iter().position(|m| m.key == key.code()) else { return };
         let mut magazine = self.magazines.remove(at);
         let stamp = magazine.stamp;
         out.pieces.extend(magazine.classes.iter_mut().flat_map(|s| s.pieces.drain(..)).map(|held| (held, stamp)));
-        out.pieces.extend(self.parked.take_if(|p| p.stamp == stamp).map(|p| (p.held, stamp)));
-        out.pieces.extend(self.outbox.extract_if(.., |(_, tag)| *tag == stamp));
+        self.hand_in_waiting(stamp, out);
         out.magazines.push(magazine.record);
     }
 
@@ -365,10 +380,11 @@ impl Cache {
                 return true;
             }
             let mut drawer = desk.drawer.hold();
-            if let Which::Stream(key) = which {
-                drawer.leave(key, &mut collected);
-            } else {
-                drawer.empty(&mut collected.pieces);
+            match which {
+                Which::Stream(key) => drawer.leave(key, &mut collected),
+                Which::Freed(key) => drawer.hand_in(key, true, &mut collected),
+                Which::Waiting(key) => drawer.hand_in(key, false, &mut collected),
+                Which::All | Which::Left => drawer.empty(&mut collected.pieces),
             }
             if left {
                 drawer.empty(&mut collected.pieces);
@@ -399,6 +415,10 @@ pub(super) enum Which {
     Left,
     /// What was freed in the order of a stream that is about to end.
     Stream(Key),
+    /// What was freed in the order of a stream that goes on.
+    Freed(Key),
+    /// What of that only waits: nothing that the thread would have at hand but one large block.
+    Waiting(Key),
 }
 
 /// What came out of the desks. Must be given to the placer.
