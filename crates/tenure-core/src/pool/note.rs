@@ -85,7 +85,7 @@ impl Pool {
             return Ok(());
         }
         self.drain(if thoroughly { Which::Freed(key) } else { Which::Waiting(key) });
-        let (number, blocking, before) = {
+        let (number, before) = {
             let mut state = self.lock();
             let Some(number) = state.records.find(key) else { return Ok(()) };
             let State { place, records, .. } = &mut *state;
@@ -101,9 +101,9 @@ impl Pool {
             place.relabel(cur(number), sealed(number), thoroughly);
             record.pins += 1;
             // It does not cover what is sealed now.
-            (number, record.blocking, record.sealed.take())
+            (number, record.sealed.take())
         };
-        let said = self.say(raw, blocking);
+        let said = self.say(raw);
         let mut state = self.lock();
         let State { place, records, .. } = &mut *state;
         let Some(record) = records.get_mut(number) else { return Ok(()) };
@@ -128,16 +128,15 @@ impl Pool {
     }
 
     /// Asks the driver whether all is done that was enqueued on a stream.
-    fn say(&self, raw: RawStream, blocking: bool) -> Result<Said> {
-        if !blocking {
-            let driver = crate::device::driver()?;
-            let _current = if raw.is_special() { Some(driver.device(self.device)?.enter()?) } else { None };
-            if driver.stream_capture_status(raw)? != CaptureStatus::None {
-                return Ok(Said::Nothing);
-            }
-            if driver.stream_query(raw)? {
-                return Ok(Said::Idle);
-            }
+    fn say(&self, raw: RawStream) -> Result<Said> {
+        let driver = crate::device::driver()?;
+        // A blocking stream without work is idle whatever the legacy stream does, which its user may rely on: an event knows.
+        if !raw.is_special()
+            && driver.stream_capture_status(raw)? == CaptureStatus::None
+            && driver.stream_is_non_blocking(raw)?
+            && driver.stream_query(raw)?
+        {
+            return Ok(Said::Idle);
         }
         match self.checkpoint(raw)? {
             Some(event) if event.query()? => Ok(Said::Idle),
