@@ -18,6 +18,8 @@ from . import (
 )
 from . import (
     LowMemoryHook as LowMemoryHook,
+)
+from . import (
     SharedArena as SharedArena,
 )
 from . import (

@@ -210,7 +210,6 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
     def own_ranges(self) -> bool:
         """Whether it maps address ranges of its own. If not (the device cannot, or the upstream is not the plain resource), it
         takes chunks through its upstream."""
-    @property
     def graph_bytes(self) -> int:
         """Bytes of them that belong to captured graphs."""
 

@@ -275,7 +275,6 @@ impl PoolMemoryResource {
     }
 
     /// Bytes of them that belong to captured graphs.
-    #[getter]
     fn graph_bytes(slf: &Bound<'_, Self>) -> PyResult<u64> {
         DeviceMemoryResource::property(slf.as_super().as_super(), c"graph_bytes")
     }

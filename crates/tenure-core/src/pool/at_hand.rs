@@ -20,6 +20,7 @@ use super::order::{Key, Who, cur};
 use super::place::ledger::{self, Found, LIVE, WHOLE};
 use super::place::{Held, UNIT, class_and_units};
 use super::{Pool, State};
+use crate::error::Error;
 use crate::resource::Request;
 use crate::stream::StreamRef;
 use crate::sync::MutexGuard;
@@ -97,6 +98,28 @@ impl Pool {
     pub(super) fn ready_at_hand(&self, request: &Request, key: Key) -> Option<Ready> {
         let mut drawer = self.cache.drawer(Lock::Try)?;
         self.ready(&mut drawer, request, key)
+    }
+
+    /// Which stream a raw value is, where the thread has what is wanted of a stream that had this value. `None`: take the whole
+    /// way.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(super) fn ask_for_ready<'a>(
+        &self,
+        request: &Request,
+        stream: StreamRef<'a>,
+    ) -> Option<Result<Who<'a>, Box<Error>>> {
+        let (class, units) = class_and_units(request.bytes as u64);
+        if stream.stored || !self.cache.drawer(Lock::Try)?.may_have(stream.raw, class, units) {
+            return None;
+        }
+        match Who::ask(stream, self.options.assume_no_capture) {
+            Ok(who) => Some(Ok(who)),
+            Err(e @ Error::Device(_)) => Some(Err(Box::new(e))),
+            // A capturing stream takes the whole way.
+            Err(_) => None,
+        }
     }
 
     /// What a drawer has for a request, taken out of it and counted.

@@ -267,7 +267,13 @@ impl MemoryResource for Pool {
 
     #[inline]
     fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
-        let who = Who::known(stream)?;
+        let who = match Who::known(stream) {
+            Some(who) => who,
+            None => match self.ask_for_ready(request, stream)? {
+                Ok(who) => who,
+                Err(e) => return Some(Err(e)),
+            },
+        };
         if stream.raw.is_per_thread() && threads_announced() {
             return None;
         }

@@ -142,7 +142,10 @@ impl Named {
     /// # Errors
     /// [`Error::WouldBlock`] with nothing changed, and those of `allocate`.
     pub fn try_allocate(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
-        if let Some(answer) = self.allocate_at_hand(bytes, align, stream) {
+        // Of a raw value it would have to be asked which stream it is.
+        if (stream.object.is_some() || stream.raw.is_special())
+            && let Some(answer) = self.allocate_at_hand(bytes, align, stream)
+        {
             return answer.map_err(|e| *e);
         }
         tools::may_not_wait()?;

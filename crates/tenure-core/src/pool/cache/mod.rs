@@ -141,6 +141,14 @@ impl Drawer {
         Some((magazine.classes[class].pieces.pop()?, magazine.stamp))
     }
 
+    /// Whether some stream that had this value left what is wanted here.
+    pub(super) fn may_have(&self, raw: RawStream, class: usize, units: u32) -> bool {
+        self.magazines.iter().filter(|m| m.raw == raw).any(|m| match m.classes.get(class) {
+            Some(stack) => !stack.pieces.is_empty(),
+            None => self.parked.as_ref().is_some_and(|p| p.units == units && p.stamp == m.stamp),
+        })
+    }
+
     /// The parked block, where it is what is wanted.
     #[inline]
     pub(super) fn unpark(
