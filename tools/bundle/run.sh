@@ -43,6 +43,14 @@ rm -rf "$site"
 library=$site/tenure/lib/libtenure.so.0
 export PYTHONPATH=$site TENURE_HANDOVER_OUT=$here/actors TENURE_BINDINGS_OUT=$out/bindings
 
+# The Rust programs come packed.
+rust=$out/rust
+if wants rust || wants patterns || wants check; then
+    rm -rf "$rust"
+    "$python" -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter="tar")' "$here/rust.tar.xz" "$out" ||
+        { echo "the Rust programs cannot be unpacked"; exit 1; }
+fi
+
 if wants info; then
     start=$SECONDS code=0
     { cat "$here/ABOUT"; uname -a; "$python" --version; nvidia-smi; "$python" -m tenure info; } >"$out/logs/info.log" 2>&1 || code=$?
@@ -55,7 +63,7 @@ skipped() { printf '%-10s skipped         %s\n' "$1" "$2" | tee -a "$out/summary
 # programs NAME FOLDER: each program of a folder, by itself.
 programs() {
     local name=$1 start=$SECONDS good=0 bad=() tests=0 file base code n place
-    for file in "$here/$2"/*; do
+    for file in "$2"/*; do
         base=$(basename "$file")
         [ -x "$file" ] && [ -f "$file" ] || continue
         place=(TENURE_LIBRARY="$library" LD_LIBRARY_PATH="$site/tenure/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
@@ -73,8 +81,8 @@ programs() {
 }
 # Exits are repeated by the part of that name; here each scene runs once or twice.
 export EXIT_REPEAT=${EXIT_REPEAT:-2}
-wants rust && programs rust rust
-wants cpp && programs cpp cpp
+wants rust && programs rust "$rust"
+wants cpp && programs cpp "$here/cpp"
 
 if wants python; then
     start=$SECONDS code=0
@@ -96,7 +104,7 @@ fi
 if wants patterns; then
     # A pattern in each block, by which its owner knows it: many threads and streams in a tight pool.
     start=$SECONDS code=0 seconds=${PATTERN_SECONDS:-60}
-    (cd "$out" && PATTERN_SECONDS=$seconds timeout $((limit + ${seconds%.*})) "$here/rust/tenure-core.pool_patterns" --nocapture --exact every_block_keeps_its_owners_pattern) >"$out/logs/patterns.log" 2>&1 </dev/null || code=$?
+    (cd "$out" && PATTERN_SECONDS=$seconds timeout $((limit + ${seconds%.*})) "$rust/tenure-core.pool_patterns" --nocapture --exact every_block_keeps_its_owners_pattern) >"$out/logs/patterns.log" 2>&1 </dev/null || code=$?
     part patterns "$(sed -n 's/.*patterns: //p' "$out/logs/patterns.log" | tail -n 1)" $code $((SECONDS - start))
 fi
 
@@ -174,7 +182,7 @@ if wants check; then
         }
         for name in types rules threads; do checked $name "$here/cpp/$name"; done
         PATTERN_SECONDS=${CHECK_SECONDS:-10} PATTERN_BYTES=$((256 << 20)) checked patterns \
-            "$here/rust/tenure-core.pool_patterns" --nocapture --exact every_block_keeps_its_owners_pattern
+            "$rust/tenure-core.pool_patterns" --nocapture --exact every_block_keeps_its_owners_pattern
         part check "under memcheck without an error: ${good[*]:-none}; with one: ${bad[*]:-none}" ${#bad[@]} $((SECONDS - start))
     fi
 fi
