@@ -27,15 +27,36 @@ use crate::sync::Mutex;
 /// Addresses are the process's, so that one table serves all pools of all devices.
 struct Table {
     /// By base: the end, and the tool's handle.
-    heaps: BTreeMap<u64, (u64, Heap)>,
+    heaps: BTreeMap<u64, (u64, Known)>,
     /// Sizes of the blocks that are registered, by address.
     blocks: BTreeMap<u64, u64>,
+}
+
+/// A heap and the device that it lies on.
+#[derive(Clone, Copy)]
+struct Known {
+    heap: Heap,
+    device: i32,
+}
+
+impl Known {
+    /// Tells the tool something, with the heap's device current: compute-sanitizer refuses a thread that has none ("not
+    /// ready"), which is how a program begins whose first call is an allocation.
+    fn tell(self, what: impl FnOnce(Heap)) {
+        let _current = entered(self.device);
+        what(self.heap);
+    }
+}
+
+/// A device that cannot be made current leaves the tool with what it has.
+fn entered(device: i32) -> Option<tenure_driver::device::Current> {
+    crate::device::driver().ok()?.device(device).ok()?.enter().ok()
 }
 
 static TABLE: Mutex<Table> = Mutex::new(Table { heaps: BTreeMap::new(), blocks: BTreeMap::new() });
 
 /// A part of a block in a heap.
-type Part = (Heap, u64, u64);
+type Part = (Known, u64, u64);
 
 impl Table {
     /// The parts of a block, one per heap.
@@ -57,9 +78,9 @@ pub fn wanted() -> bool {
     memory::attached()
 }
 
-/// A pool has taken `bytes` bytes at `base`, of which nothing may be touched: a heap. Memory that comes from another pool
+/// A pool has taken `bytes` bytes of `device` at `base`, of which nothing may be touched: a heap. Memory that comes from another pool
 /// lies in that one's heap already, and is a block there no more.
-pub fn taken(base: u64, bytes: u64) {
+pub fn taken(device: i32, base: u64, bytes: u64) {
     if bytes == 0 {
         return;
     }
@@ -67,8 +88,12 @@ pub fn taken(base: u64, bytes: u64) {
         unregister(base);
         return;
     }
-    if let Some(heap) = Heap::new(base, bytes) {
-        TABLE.lock().heaps.insert(base, (base.saturating_add(bytes), heap));
+    let heap = {
+        let _current = entered(device);
+        Heap::new(base, bytes)
+    };
+    if let Some(heap) = heap {
+        TABLE.lock().heaps.insert(base, (base.saturating_add(bytes), Known { heap, device }));
     }
 }
 
@@ -81,7 +106,7 @@ pub fn leaving(base: u64, bytes: u64) {
         (table.heaps.remove(&base), left)
     };
     if let Some((_, heap)) = heap {
-        heap.close();
+        heap.tell(Heap::close);
     }
     for ptr in left {
         unregister(ptr);
@@ -113,7 +138,7 @@ fn register(ptr: u64, bytes: u64) {
         parts
     };
     for (heap, from, bytes) in parts {
-        heap.register(from, bytes);
+        heap.tell(|heap| heap.register(from, bytes));
     }
 }
 
@@ -144,7 +169,7 @@ fn unregister(ptr: u64) -> Option<u64> {
         (bytes, table.parts(ptr, bytes))
     };
     for (heap, from, _) in parts {
-        heap.unregister(from);
+        heap.tell(|heap| heap.unregister(from));
     }
     Some(bytes)
 }

@@ -37,6 +37,10 @@ impl Chunks {
         Self { span, device, tables: RwLock::new((Vec::new(), Vec::new())), reserved: AtomicU64::new(0) }
     }
 
+    pub(super) fn device(&self) -> i32 {
+        self.device
+    }
+
     pub(super) fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }

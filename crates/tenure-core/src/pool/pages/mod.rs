@@ -130,9 +130,17 @@ impl Pages {
             Self::Chunks(c) => c.give_back(pieces, upstream),
         };
         if heaps::wanted() {
-            stay.iter().for_each(|(offset, bytes)| heaps::taken(self.ptr_of(*offset), *bytes));
+            stay.iter().for_each(|(offset, bytes)| heaps::taken(self.device(), self.ptr_of(*offset), *bytes));
         }
         (stay, error)
+    }
+
+    /// The device of the pool.
+    fn device(&self) -> i32 {
+        match self {
+            Self::Virtual(v) => v.device(),
+            Self::Chunks(c) => c.device(),
+        }
     }
 
     /// Tells a memory checker of the pieces at these offsets.
@@ -140,7 +148,7 @@ impl Pages {
     fn show(&self, offsets: std::ops::Range<u64>) {
         for (offset, bytes) in self.pieces() {
             if offsets.contains(&offset) {
-                heaps::taken(self.ptr_of(offset), bytes);
+                heaps::taken(self.device(), self.ptr_of(offset), bytes);
             }
         }
     }

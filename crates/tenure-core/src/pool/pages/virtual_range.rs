@@ -127,6 +127,10 @@ impl VirtualRange {
         self.small_base
     }
 
+    pub(super) fn device(&self) -> i32 {
+        self.device.ordinal()
+    }
+
     pub(in crate::pool) fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }
