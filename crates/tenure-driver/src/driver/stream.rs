@@ -59,6 +59,8 @@ impl Driver {
     /// # Errors
     /// What the driver says, faults of earlier work included.
     pub fn stream_synchronize(&self, stream: RawStream) -> Result<()> {
+        // Otherwise the wait ends a capture that goes on in global mode, on whatever thread.
+        let _relaxed = crate::RelaxedCapture::enter(self)?;
         // SAFETY: live by `RawStream`'s promise.
         unsafe { call!(self, cuStreamSynchronize(stream.as_raw())) }
     }
@@ -68,6 +70,8 @@ impl Driver {
     /// # Errors
     /// What the driver says, faults of earlier work included.
     pub fn stream_query(&self, stream: RawStream) -> Result<bool> {
+        // Otherwise the question ends a capture that goes on in global mode, on whatever thread.
+        let _relaxed = crate::RelaxedCapture::enter(self)?;
         // SAFETY: live by `RawStream`'s promise.
         done(unsafe { call!(self, cuStreamQuery(stream.as_raw())) })
     }
