@@ -60,6 +60,9 @@ pub(super) struct Capture {
 /// A graph that can be launched. The handle as a number, so that it may go from thread to thread.
 pub(super) struct Graph {
     pub(super) exec: usize,
+    /// The capture that it was made in.
+    pub(super) capture: u64,
+    /// Blocks that it uses and that are not memory of its own: eager ones, and memory of other graphs.
     pub(super) blocks: Vec<u64>,
     /// Where it ran last, if memory of its own orders one launch after the other.
     pub(super) last: Option<At>,
@@ -318,9 +321,10 @@ impl World {
                     let alive = self.alive(at);
                     let ours = self.capture.as_mut().filter(|c| alive && c.stream == at.stream);
                     if let Some(capture) = ours {
-                        // Recorded: the graph has it now.
+                        // Recorded: the graph has it now, and whoever owns it keeps it for as long as the graph lives. That
+                        // goes for memory of another graph, too: it is kept alive by the block, not by this graph.
                         let id = self.blocks[index].id;
-                        if self.blocks[index].of_capture.is_none() && !capture.blocks.contains(&id) {
+                        if self.blocks[index].of_capture != Some(capture.id) && !capture.blocks.contains(&id) {
                             capture.blocks.push(id);
                             self.blocks[index].pins += 1;
                         }
