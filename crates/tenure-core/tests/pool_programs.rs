@@ -264,3 +264,25 @@ fn a_graph_may_use_memory_of_another_graph_that_is_kept() {
     ];
     holds(&Program { settings, ops });
 }
+
+/// The driver refuses twice to take pages of a graph back that is gone: they go later.
+#[test]
+fn pages_of_a_graph_that_the_driver_does_not_take_go_later() {
+    let settings = Settings { pools: [Setup { maximum: Some(8 * MIB), ..PLAIN }, PLAIN], captures: true, ..SETTINGS };
+    let get = |bytes, stream| Allocate { pool: 0, bytes, align: 256, stream, how: Object };
+    let refuse = Fail { call: "cuMemUnmap", code: 999, after: 0 };
+    let ops = vec![
+        Begin { stream: 2, mode: 1 },
+        get(256, 2),
+        refuse,
+        Free { block: 0, how: Object },
+        get(MIB, 3),
+        Free { block: 0, how: Unnamed },
+        refuse,
+        End,
+        Forget { graph: 0 },
+        get(256, 3),
+        get(256, 2),
+    ];
+    holds(&Program { settings, ops });
+}
