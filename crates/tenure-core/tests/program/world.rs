@@ -540,6 +540,9 @@ impl World {
     pub(crate) fn wreck(&mut self) {
         sim::fail_clear();
         let _ = sim::fault(0, 0);
+        // What is queued may bring the device into the same error again.
+        sim::run_all();
+        let _ = sim::fault(0, 0);
         self.armed.clear();
         let _ = self.end_capture();
         while !self.graphs.is_empty() {
