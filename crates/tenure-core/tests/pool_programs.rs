@@ -286,3 +286,15 @@ fn pages_of_a_graph_that_the_driver_does_not_take_go_later() {
     ];
     holds(&Program { settings, ops });
 }
+
+/// A growth for a graph fails half way, and the driver does not take the first page back: it goes with the graph.
+#[test]
+fn what_a_failed_growth_for_a_graph_could_not_give_back_goes_with_the_graph() {
+    let settings = Settings { captures: true, device: Some(2 * MIB), ..SETTINGS };
+    let ops = vec![
+        Fail { call: "cuMemUnmap", code: 999, after: 0 },
+        Begin { stream: 2, mode: 1 },
+        Allocate { pool: 0, bytes: 3 * MIB, align: 256, stream: 2, how: Object },
+    ];
+    holds(&Program { settings, ops });
+}

@@ -474,8 +474,9 @@ impl World {
         while !self.graphs.is_empty() {
             self.forget(0).map_err(at_end)?;
         }
-        if self.counts.captured > 0 {
-            // Memory of a graph is the graph's until its last launch has ended.
+        if self.settings.captures {
+            // Memory of a graph is the graph's until its last launch has ended, and so is what a growth for it that failed
+            // could not take back.
             sim::run_all();
         }
         while !self.blocks.is_empty() {
