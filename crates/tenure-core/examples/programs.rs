@@ -24,9 +24,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use program::crew::{Crew, enter};
-use program::shrink::shrink;
-use program::{Counts, DEVICE, generate, text, threads};
+use program::shrink::{edited, shrink};
+use program::{Counts, DEVICE, Program, generate, text, threads};
 use tenure_driver::sim;
+
+/// What a process that runs one candidate says before how it fails.
+const FAILS: &str = "fails: ";
 
 /// Programs that one process runs.
 const SLICE: u64 = 4000;
@@ -37,16 +40,19 @@ struct Options {
     programs: u64,
     at_once: bool,
     slice: bool,
+    /// One candidate of shrinking: the program of the seed, with these edits.
+    edits: Option<String>,
 }
 
 fn options() -> Option<Options> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64);
-    let mut options = Options { seconds: 60, seed: now, programs: u64::MAX, at_once: false, slice: false };
+    let mut options = Options { seconds: 60, seed: now, programs: u64::MAX, at_once: false, slice: false, edits: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         match name.as_str() {
             "--threads" => options.at_once = true,
             "--slice" => options.slice = true,
+            "--edits" => options.edits = Some(arguments.next()?),
             "--seconds" => options.seconds = arguments.next()?.parse().ok()?,
             "--seed" => options.seed = arguments.next()?.parse().ok()?,
             "--programs" => options.programs = arguments.next()?.parse().ok()?,
@@ -62,6 +68,10 @@ fn main() {
         std::process::exit(2);
     };
     let start = Instant::now();
+    if let Some(edits) = &options.edits {
+        candidate(options.seed, edits);
+        return;
+    }
     if options.slice {
         let mut counts = run(&options, start);
         let numbers: Vec<String> = counts.all().into_iter().map(|(_, number)| number.to_string()).collect();
@@ -106,14 +116,48 @@ fn slice(options: &Options, done: &Counts, start: Instant) -> Counts {
     counts
 }
 
-fn run(options: &Options, start: Instant) -> Counts {
+/// The simulated device, and nobody else at it.
+fn machine() -> (sim::TestLock, tenure_driver::Current) {
     let _ = sim::configure(sim::Config { devices: 2, memory: DEVICE });
     tenure_driver::load::prefer_sim().unwrap();
-    let _lock = sim::test_lock();
+    let lock = sim::test_lock();
     sim::on_violation(sim::OnViolation::Record);
-    let _current = enter();
     // A panic of the library is a failure like others, and told like them.
     std::panic::set_hook(Box::new(|_| {}));
+    (lock, enter())
+}
+
+/// Runs one candidate of shrinking, and tells how it fails.
+fn candidate(seed: u64, edits: &str) {
+    let _machine = machine();
+    let Some(program) = edited(generate::program(seed), edits) else {
+        eprintln!("programs: these are no edits: {edits}");
+        std::process::exit(2);
+    };
+    if let Err(error) = Crew::default().run(&program) {
+        println!("{FAILS}{error}");
+    }
+}
+
+/// Has a process of its own run a candidate: a failure may leave the device in an error that stays. How it fails.
+fn fails(seed: u64, edits: &str) -> Option<String> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--seed", &seed.to_string(), "--edits", edits]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    match told.split_once(FAILS) {
+        Some((_, error)) => Some(error.trim_end().to_owned()),
+        None if output.status.success() => None,
+        None => Some(format!("the process ended with {}", output.status)),
+    }
+}
+
+fn shrunk(seed: u64, program: Program) -> String {
+    let (small, error) = shrink(program, &mut |_, edits| fails(seed, edits));
+    format!("shrunk: {error}\n    {}", text(&small))
+}
+
+fn run(options: &Options, start: Instant) -> Counts {
+    let _machine = machine();
     let (mut counts, mut crew, mut seed) = (Counts::default(), Crew::default(), options.seed);
     while counts.programs == 0
         || (start.elapsed() < Duration::from_secs(options.seconds) && counts.programs < options.programs)
@@ -122,10 +166,7 @@ fn run(options: &Options, start: Instant) -> Counts {
             threads::run(seed, 2 + seed as usize % 2)
         } else {
             let program = generate::program(seed);
-            crew.run(&program).map_err(|whole| {
-                let (small, error) = shrink(&mut crew, program);
-                format!("seed {seed}: {whole}\nshrunk: {error}\n    {}", text(&small))
-            })
+            crew.run(&program).map_err(|whole| format!("seed {seed}: {whole}\n{}", shrunk(seed, program)))
         };
         match done {
             Ok(done) => counts.add(done),

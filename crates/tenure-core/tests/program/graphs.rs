@@ -14,7 +14,7 @@ impl World {
         // SAFETY: as above; the executable graph lives on by itself.
         unsafe { driver().graph_destroy(graph) }.map_err(text)?;
         let last = capture.own.then(|| self.here(capture.stream));
-        self.graphs.push(Graph { exec: exec as usize, blocks: capture.blocks, last });
+        self.graphs.push(Graph { exec: exec as usize, capture: capture.id, blocks: capture.blocks, last });
         Ok(())
     }
 
@@ -26,7 +26,10 @@ impl World {
         let to = self.here(stream);
         let ids = self.graphs[index].blocks.clone();
         let users: Vec<usize> = (0..self.blocks.len()).filter(|i| ids.contains(&self.blocks[*i].id)).collect();
-        let before = users.iter().map(|i| self.blocks[*i].at).chain(self.graphs[index].last);
+        // Memory of another graph is used by each run of that one, too.
+        let lenders: Vec<u64> = users.iter().filter_map(|i| self.blocks[*i].of_capture).collect();
+        let others = self.graphs.iter().filter(|g| lenders.contains(&g.capture)).filter_map(|g| g.last);
+        let before = users.iter().map(|i| self.blocks[*i].at).chain(self.graphs[index].last).chain(others);
         let before: Vec<At> = before.collect();
         if before.iter().any(|at| !self.alive(*at)) {
             // Nobody can be asked to wait for a stream that is gone.
@@ -44,8 +47,10 @@ impl World {
         for user in users {
             self.blocks[user].at = to;
         }
-        if self.graphs[index].last.is_some() {
-            self.graphs[index].last = Some(to);
+        for (other, graph) in self.graphs.iter_mut().enumerate() {
+            if graph.last.is_some() && (other == index || lenders.contains(&graph.capture)) {
+                graph.last = Some(to);
+            }
         }
         Ok(())
     }
@@ -56,6 +61,10 @@ impl World {
         unsafe { driver().graph_exec_destroy(graph.exec as sys::CUgraphExec) }.map_err(text)?;
         for block in &mut self.blocks {
             block.pins -= u32::from(graph.blocks.contains(&block.id));
+            // Its own runs used it last; whoever uses it after this graph's end waits for those.
+            if let (true, Some(last)) = (block.of_capture == Some(graph.capture), graph.last) {
+                block.at = last;
+            }
         }
         Ok(())
     }

@@ -60,6 +60,9 @@ pub(super) struct Capture {
 /// A graph that can be launched. The handle as a number, so that it may go from thread to thread.
 pub(super) struct Graph {
     pub(super) exec: usize,
+    /// The capture that it was made in.
+    pub(super) capture: u64,
+    /// Blocks that it uses and that are not memory of its own: eager ones, and memory of other graphs.
     pub(super) blocks: Vec<u64>,
     /// Where it ran last, if memory of its own orders one launch after the other.
     pub(super) last: Option<At>,
@@ -318,9 +321,10 @@ impl World {
                     let alive = self.alive(at);
                     let ours = self.capture.as_mut().filter(|c| alive && c.stream == at.stream);
                     if let Some(capture) = ours {
-                        // Recorded: the graph has it now.
+                        // Recorded: the graph has it now, and whoever owns it keeps it for as long as the graph lives. That
+                        // goes for memory of another graph, too: it is kept alive by the block, not by this graph.
                         let id = self.blocks[index].id;
-                        if self.blocks[index].of_capture.is_none() && !capture.blocks.contains(&id) {
+                        if self.blocks[index].of_capture != Some(capture.id) && !capture.blocks.contains(&id) {
                             capture.blocks.push(id);
                             self.blocks[index].pins += 1;
                         }
@@ -470,8 +474,9 @@ impl World {
         while !self.graphs.is_empty() {
             self.forget(0).map_err(at_end)?;
         }
-        if self.counts.captured > 0 {
-            // Memory of a graph is the graph's until its last launch has ended.
+        if self.settings.captures {
+            // Memory of a graph is the graph's until its last launch has ended, and so is what a growth for it that failed
+            // could not take back.
             sim::run_all();
         }
         while !self.blocks.is_empty() {
@@ -535,6 +540,9 @@ impl World {
     /// After a failure: everything goes, whatever it says, so that the machine can be used again.
     pub(crate) fn wreck(&mut self) {
         sim::fail_clear();
+        let _ = sim::fault(0, 0);
+        // What is queued may bring the device into the same error again.
+        sim::run_all();
         let _ = sim::fault(0, 0);
         self.armed.clear();
         let _ = self.end_capture();

@@ -17,6 +17,7 @@
 use tenure_driver::RawStream;
 
 use super::scope::Name;
+use crate::error::Result;
 use crate::pool::order::{Key, PENDING};
 use crate::pool::pages::{Plan, VirtualRange};
 use crate::pool::place::{Entry, Fault, LARGE, PROVEN, Place, SMALL, UNIT, UNPROVEN, zone_of};
@@ -308,6 +309,16 @@ impl Arena {
         if let Some(segment) = self.segments.get_mut(segment) {
             segment.place.free(entry, tag);
         }
+    }
+
+    /// Gives the pages back; nothing uses them any more. What the driver does not take, twice in a row, may be tried again. Of
+    /// a device that is lost nothing is.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(super) fn clear(&self) -> Result<()> {
+        let clear = |segment: &Segment| segment.pages.clear().or_else(|_| segment.pages.clear());
+        crate::device::settled(self.segments.iter().try_for_each(clear))
     }
 
     /// Lets go of the pages without a driver call: the process is ending or was forked.

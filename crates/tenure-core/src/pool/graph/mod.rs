@@ -455,24 +455,30 @@ impl Pool {
         if over.is_empty() {
             return 0;
         }
-        let bytes = over.iter().map(Arena::reserved).sum();
         let proved = if over.iter().any(|a| a.eager) {
             crate::device::settled(crate::device::prove(self.device))
         } else {
             Ok(())
         };
-        match proved {
-            Ok(()) => {
-                drop(over);
-                self.note_reserved();
-                bytes
-            }
-            Err(e) => {
-                log::warn!("tenure: the memory of {} graphs that are gone goes back later: {e}", over.len());
-                self.leave(over);
-                0
-            }
+        self.settle(over, proved)
+    }
+
+    /// Gives back arenas that nothing uses any more, if that could be `proved`; says how many bytes. What cannot go now is
+    /// left to the process.
+    fn settle(&self, over: Vec<Arena>, proved: Result<()>) -> u64 {
+        let mut failed = proved.err();
+        let before: u64 = over.iter().map(Arena::reserved).sum();
+        let stay: Vec<Arena> = match failed {
+            Some(_) => over,
+            None => over.into_iter().filter(|a| a.clear().map_err(|e| failed = Some(e)).is_err()).collect(),
+        };
+        let kept: u64 = stay.iter().map(Arena::reserved).sum();
+        if let Some(e) = failed {
+            log::warn!("tenure: the memory of {} graphs that are gone goes back later: {e}", stay.len());
         }
+        self.note_reserved();
+        self.leave(stay);
+        before.saturating_sub(kept)
     }
 
     /// Leaves arenas to the process: whichever pool comes to its slow path gives them back.
@@ -482,7 +488,10 @@ impl Pool {
         }
         ORPHAN_COUNT.fetch_add(arenas.len(), Ordering::Relaxed);
         // They are shown in the upstream still, but no longer by this pool.
-        self.shown.fetch_sub(arenas.iter().map(Arena::reserved).sum(), Ordering::Relaxed);
+        self.note_reserved();
+        if let Some(cuda) = self.upstream.downcast::<Cuda>() {
+            cuda.note_pages_taken(arenas.iter().map(Arena::reserved).sum());
+        }
         let orphans =
             arenas.into_iter().map(|arena| Orphan { arena, device: self.device, upstream: self.upstream.anchor() });
         ORPHANS.lock().extend(orphans);
@@ -500,13 +509,8 @@ impl Pool {
         }
         let (stay, go): (Vec<_>, Vec<_>) = arenas.into_iter().partition(Arena::has_graphs);
         let wait = go.iter().any(|a| a.eager || a.live_count() > 0);
-        match if wait { crate::device::settled(crate::device::prove(self.device)) } else { Ok(()) } {
-            Ok(()) => drop(go),
-            Err(e) => {
-                log::warn!("tenure: the memory of graphs of a pool that ended goes back later: {e}");
-                self.leave(go);
-            }
-        }
+        let proved = if wait { crate::device::settled(crate::device::prove(self.device)) } else { Ok(()) };
+        self.settle(go, proved);
         self.leave(stay);
     }
 
@@ -588,17 +592,15 @@ fn reap_orphans(may_wait: bool) {
     for orphan in over {
         let wait = orphan.arena.eager || orphan.arena.live_count() > 0;
         let proved = if wait { crate::device::settled(crate::device::prove(orphan.device)) } else { Ok(()) };
-        if let Err(e) = proved {
+        let before = orphan.arena.reserved();
+        let gone = proved.and_then(|()| orphan.arena.clear());
+        if let Some(cuda) = orphan.upstream.downcast::<Cuda>() {
+            cuda.note_pages_given(before.saturating_sub(orphan.arena.reserved()));
+        }
+        if let Err(e) = gone {
             log::warn!("tenure: the memory of a graph that is gone goes back later: {e}");
             ORPHAN_COUNT.fetch_add(1, Ordering::Relaxed);
             ORPHANS.lock().push(orphan);
-            continue;
         }
-        let Orphan { arena, upstream, .. } = orphan;
-        if let Some(cuda) = upstream.downcast::<Cuda>() {
-            cuda.note_pages_given(arena.reserved());
-        }
-        drop(arena);
-        drop(upstream);
     }
 }

@@ -22,8 +22,13 @@ impl Pool {
             state.end_sole();
         }
         state.records.close(number);
-        while state.records.get(number).is_some_and(|r| r.pins > 0) {
+        // Whoever lets go of it last may drop it, and another stream may have its number by the time this thread wakes.
+        let is_ours = |state: &State| state.records.get(number).is_some_and(|r| r.closed && r.key == key);
+        while is_ours(&state) && state.records.get(number).is_some_and(|r| r.pins > 0) {
             self.unpinned.wait(&mut state);
+        }
+        if !is_ours(&state) {
+            return;
         }
         let State { place, records, .. } = &mut *state;
         place.relabel(cur(number), sealed(number), true);

@@ -251,6 +251,17 @@ impl VirtualRange {
         }
     }
 
+    /// Unmaps everything; nothing queued uses any of it, and there is nobody else who would. What could not go is as it was,
+    /// and may be tried again.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub(in crate::pool) fn clear(&self) -> Result<()> {
+        let pieces = self.pieces().into_iter().map(|(offset, _)| offset);
+        let wanted = pieces.chain(self.over(|event| event.query().unwrap_or(false))).collect();
+        self.unmap(&wanted).1.map_or(Ok(()), Err)
+    }
+
     /// Lets go of everything without a driver call: the process is ending or was forked.
     pub(in crate::pool) fn forget(&self) {
         std::mem::forget(std::mem::take(&mut *self.mapped.lock()));
