@@ -29,7 +29,7 @@ pub(super) use virtual_range::VirtualRange;
 
 use super::place::Place;
 use crate::error::Result;
-use crate::resource::Resource;
+use crate::resource::{Properties, Resource};
 use crate::tools::heaps;
 
 /// The unit of growth, in bytes.
@@ -101,7 +101,7 @@ impl Pages {
             Self::Virtual(v) => v.grow(plan, limit).map(|()| plan),
             Self::Chunks(c) => c.grow(plan, upstream),
         }?;
-        if heaps::wanted() {
+        if heaps::wanted() && is_heap(upstream) {
             self.show(plan.offset..plan.offset + plan.bytes);
         }
         Ok(plan)
@@ -129,7 +129,7 @@ impl Pages {
             Self::Virtual(v) => v.give_back(pieces),
             Self::Chunks(c) => c.give_back(pieces, upstream),
         };
-        if heaps::wanted() {
+        if heaps::wanted() && is_heap(upstream) {
             stay.iter().for_each(|(offset, bytes)| heaps::taken(self.device(), self.ptr_of(*offset), *bytes));
         }
         (stay, error)
@@ -152,6 +152,12 @@ impl Pages {
             }
         }
     }
+}
+
+/// A heap is an allocation of the device's memory: compute-sanitizer refuses managed and pinned ones.
+fn is_heap(upstream: &Resource) -> bool {
+    let Properties { device_accessible, managed, host_accessible, .. } = upstream.body().properties();
+    device_accessible && !managed && !host_accessible
 }
 
 /// Which of the pieces are wholly free for everyone, the highest first, up to `bytes` bytes.
