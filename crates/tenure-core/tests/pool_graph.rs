@@ -375,6 +375,59 @@ fn what_eager_work_frees_is_not_for_the_capture_that_is_under_way() {
 }
 
 #[test]
+fn what_others_may_still_use_is_not_for_the_capture_it_was_freed_in() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions::default());
+    let a = StreamObject::create(0, true).unwrap();
+    begin(a.raw(), 0);
+    let ptr = allocate(&pool, MIB, object(&a)).unwrap();
+    write(a.raw(), ptr, MIB, 5);
+    // Who else uses it nobody knows: it may be a stream that is not in order with this one before the graph ends.
+    pool.deallocate(ptr, &Request { flags: Request::UNPROVEN, ..request(MIB) }, object(&a)).unwrap();
+    let mine: Vec<u64> = (0..8).map(|_| allocate(&pool, MIB, object(&a)).unwrap()).collect();
+    assert!(!mine.contains(&ptr));
+    for ptr in mine {
+        free(&pool, ptr, MIB, object(&a));
+    }
+    drop(Graph::end(a.raw()));
+    wait_for(&pool, 0, trimmed);
+}
+
+#[test]
+fn what_another_capture_frees_is_not_for_the_capture_it_is_of() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions::default());
+    let device = driver().device(0).unwrap();
+    let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+    let fork = Event::new(device).unwrap();
+    let join = Event::new(device).unwrap();
+    begin(a.raw(), CU_STREAM_CAPTURE_MODE_RELAXED);
+    let ptr = allocate(&pool, MIB, object(&a)).unwrap();
+    write(a.raw(), ptr, MIB, 5);
+    // A graph of its own uses the block and frees it: it may run whenever the first one does.
+    begin(b.raw(), CU_STREAM_CAPTURE_MODE_RELAXED);
+    verify(b.raw(), ptr, MIB, 5);
+    free(&pool, ptr, MIB, object(&b));
+    let other = Graph::end(b.raw());
+    // The same stream takes part in the first capture.
+    fork.record(a.raw()).unwrap();
+    b.raw().wait_event(&fork).unwrap();
+    for stream in [&b, &a] {
+        let mine: Vec<u64> = (0..8).map(|_| allocate(&pool, MIB, object(stream)).unwrap()).collect();
+        assert!(!mine.contains(&ptr));
+        for ptr in mine {
+            free(&pool, ptr, MIB, object(stream));
+        }
+    }
+    join.record(b.raw()).unwrap();
+    a.raw().wait_event(&join).unwrap();
+    drop((Graph::end(a.raw()), other));
+    wait_for(&pool, 0, trimmed);
+}
+
+#[test]
 fn pages_that_a_raw_stream_may_still_use_wait_for_a_proof() {
     let _machine = machine();
     let _current = current();

@@ -349,3 +349,22 @@ fn it_can_be_turned_off() {
     assert_eq!((pool.info().device_proofs, past(&pool)), (1, 0));
     assert_eq!(pool.property("remap"), Some(0));
 }
+
+#[test]
+fn without_it_pages_from_elsewhere_are_exchanged_for_what_a_free_block_is_short_of() {
+    let _machine = machine();
+    let a = StreamObject::create(0, true).unwrap();
+    let a = object(&a);
+    let pool = pool(PoolOptions { maximum_bytes: Some(16 * MIB), remap: false, ..Default::default() });
+    let low = allocate(&pool, 6 * MIB, a).unwrap();
+    let between = allocate(&pool, 2 * MIB, a).unwrap();
+    let high = allocate(&pool, 8 * MIB, a).unwrap();
+    assert!(low < between && between < high);
+    free(&pool, low, 6 * MIB, a);
+    free(&pool, high, 8 * MIB, a);
+    // The last block can be extended by 4 MiB, which the first one has. To give up its own would gain nothing.
+    assert_eq!(allocate(&pool, 12 * MIB, a).unwrap(), high);
+    free(&pool, high, 12 * MIB, a);
+    free(&pool, between, 2 * MIB, a);
+    pool.check().unwrap();
+}
