@@ -4,7 +4,7 @@
 //! the calling thread (`ownership.md`, rule 6). -1 stands for the current device, for calls that are about no memory.
 
 use tenure_driver::sys::{CU_MEMORYTYPE_DEVICE, CUDA_ERROR_INVALID_VALUE};
-use tenure_driver::{Current, Device, Event, RelaxedCapture};
+use tenure_driver::{Current, Device, Event};
 
 use crate::device;
 use crate::error::{Error, Result};
@@ -148,7 +148,6 @@ pub unsafe fn fill_async(to: u64, value: u8, bytes: usize, stream: StreamRef<'_>
 pub fn synchronize(stream: StreamRef<'_>, default: i32) -> Result<()> {
     let (device, _current) = enter(stream, default)?;
     refuse_waiting_for_capture(stream, device)?;
-    let _relaxed = RelaxedCapture::enter(device.driver())?;
     Ok(device.driver().stream_synchronize(stream.raw)?)
 }
 
@@ -185,7 +184,6 @@ pub fn noted_device(device: i32) {
 pub fn is_idle(stream: StreamRef<'_>, default: i32) -> Result<bool> {
     let (device, _current) = enter(stream, default)?;
     refuse_waiting_for_capture(stream, device)?;
-    let _relaxed = RelaxedCapture::enter(device.driver())?;
     Ok(device.driver().stream_query(stream.raw)?)
 }
 

@@ -162,9 +162,7 @@ impl Stream {
     /// # Errors
     /// What the driver says, faults of earlier work included.
     pub fn synchronize(&self) -> Result<(), DriverError> {
-        let driver = self.device.driver();
-        let _relaxed = RelaxedCapture::enter(driver)?;
-        driver.stream_synchronize(self.raw)
+        self.device.driver().stream_synchronize(self.raw)
     }
 
     /// Makes its later work wait for `event`, on the device.

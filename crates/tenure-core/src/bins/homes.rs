@@ -20,6 +20,7 @@ use rustc_hash::FxHashMap;
 
 use crate::error::{Misuse, MisuseKind};
 use crate::resource::Request;
+use crate::resource::book::FreedRing;
 use crate::sync::Mutex;
 
 const SHARDS: usize = 32;
@@ -39,19 +40,7 @@ pub(super) struct Home {
 #[derive(Default)]
 struct Shard {
     live: FxHashMap<u64, Home>,
-    freed: Vec<u64>,
-    next: usize,
-}
-
-impl Shard {
-    fn note_freed(&mut self, ptr: u64) {
-        if self.freed.len() < RING {
-            self.freed.push(ptr);
-        } else {
-            self.freed[self.next] = ptr;
-        }
-        self.next = (self.next + 1) % RING;
-    }
+    freed: FreedRing<RING>,
 }
 
 /// Start of a block -> its home.
@@ -90,7 +79,7 @@ impl Homes {
         let wrong = |kind, owner, owner_bytes| Misuse { kind, ptr, bytes, asked: request.owner, owner, owner_bytes };
         let mut shard = self.shard(ptr).lock();
         let Some(home) = shard.live.get(&ptr).copied() else {
-            let freed = ptr != 0 && shard.freed.contains(&ptr);
+            let freed = shard.freed.has(ptr);
             return Err(wrong(if freed { MisuseKind::DoubleFree } else { MisuseKind::UnknownPointer }, 0, 0));
         };
         let kind = if home.owner != request.owner {
@@ -101,7 +90,7 @@ impl Homes {
             MisuseKind::WrongAlignment
         } else {
             shard.live.remove(&ptr);
-            shard.note_freed(ptr);
+            shard.freed.note(ptr);
             return Ok(home);
         };
         Err(wrong(kind, home.owner, home.bytes))

@@ -79,26 +79,9 @@ impl Pool {
     /// Finds what a free names and checks it.
     #[inline]
     pub(super) fn checked(&self, state: &State, ptr: u64, request: &Request) -> Result<Entry> {
-        let misuse = |kind, owner, owner_bytes| {
-            Error::Misuse(Misuse { kind, ptr, bytes: request.bytes as u64, asked: request.owner, owner, owner_bytes })
-        };
         // A graph's blocks have been looked for before.
-        let Some(offset) = self.pages.offset_of(ptr) else { return Err(misuse(MisuseKind::UnknownPointer, 0, 0)) };
-        let entry = state.place.entry(offset).map_err(|fault| match fault {
-            Fault::Unknown => misuse(MisuseKind::UnknownPointer, 0, 0),
-            Fault::Freed => misuse(MisuseKind::DoubleFree, 0, 0),
-            Fault::Interior { owner, bytes } => misuse(MisuseKind::InteriorPointer, owner, bytes),
-        })?;
-        if entry.owner != request.owner {
-            return Err(misuse(MisuseKind::WrongResource, entry.owner, entry.bytes));
-        }
-        if entry.bytes != rounded_bytes(request.bytes as u64) {
-            return Err(misuse(MisuseKind::WrongSize, entry.owner, entry.bytes));
-        }
-        if ptr & (request.align as u64 - 1) != 0 {
-            return Err(misuse(MisuseKind::WrongAlignment, entry.owner, entry.bytes));
-        }
-        Ok(entry)
+        let found = self.pages.offset_of(ptr).ok_or(Fault::Unknown).and_then(|offset| state.place.entry(offset));
+        named_rightly(found, ptr, request)
     }
 
     /// The tag of a free, if no driver call is needed to know it.
@@ -172,6 +155,32 @@ impl Pool {
 pub(super) struct Asker {
     key: Key,
     pub(super) raw: RawStream,
+}
+
+/// The block that a free found, where pointer, owner, size and alignment are those of its allocation.
+///
+/// # Errors
+/// [`Error::Misuse`] that says which of them is not.
+#[inline]
+pub(super) fn named_rightly(found: Result<Entry, Fault>, ptr: u64, request: &Request) -> Result<Entry> {
+    let misuse = |kind, owner, owner_bytes| {
+        Error::Misuse(Misuse { kind, ptr, bytes: request.bytes as u64, asked: request.owner, owner, owner_bytes })
+    };
+    let entry = found.map_err(|fault| match fault {
+        Fault::Unknown => misuse(MisuseKind::UnknownPointer, 0, 0),
+        Fault::Freed => misuse(MisuseKind::DoubleFree, 0, 0),
+        Fault::Interior { owner, bytes } => misuse(MisuseKind::InteriorPointer, owner, bytes),
+    })?;
+    if entry.owner != request.owner {
+        return Err(misuse(MisuseKind::WrongResource, entry.owner, entry.bytes));
+    }
+    if entry.bytes != rounded_bytes(request.bytes as u64) {
+        return Err(misuse(MisuseKind::WrongSize, entry.owner, entry.bytes));
+    }
+    if ptr & (request.align as u64 - 1) != 0 {
+        return Err(misuse(MisuseKind::WrongAlignment, entry.owner, entry.bytes));
+    }
+    Ok(entry)
 }
 
 impl State {

@@ -58,32 +58,44 @@ impl Booked {
     }
 }
 
+/// The starts freed last, the oldest overwritten first: what tells "freed already" from "never seen".
 #[derive(Default)]
-struct Shard {
-    live: BTreeMap<u64, Booked>,
-    /// The starts freed last, the oldest overwritten first: what tells "freed already" from "never seen".
-    freed: Vec<u64>,
+pub(crate) struct FreedRing<const N: usize> {
+    starts: Vec<u64>,
     next: usize,
 }
 
-impl Shard {
-    fn note_freed(&mut self, ptr: u64) {
-        if self.freed.len() < RING {
-            self.freed.push(ptr);
+impl<const N: usize> FreedRing<N> {
+    pub(crate) fn note(&mut self, ptr: u64) {
+        if self.starts.len() < N {
+            self.starts.push(ptr);
         } else {
-            self.freed[self.next] = ptr;
+            self.starts[self.next] = ptr;
         }
-        self.next = (self.next + 1) % RING;
+        self.next = (self.next + 1) % N;
     }
 
-    fn forget_freed(&mut self, ptr: u64) {
-        for freed in &mut self.freed {
-            if *freed == ptr {
-                *freed = 0;
+    fn forget(&mut self, ptr: u64) {
+        for start in &mut self.starts {
+            if *start == ptr {
+                *start = 0;
             }
         }
     }
 
+    /// Whether the block at `ptr` was freed lately. Nothing starts at address 0.
+    pub(crate) fn has(&self, ptr: u64) -> bool {
+        ptr != 0 && self.starts.contains(&ptr)
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    live: BTreeMap<u64, Booked>,
+    freed: FreedRing<RING>,
+}
+
+impl Shard {
     /// The block of this shard that contains `ptr`. Blocks of a book do not overlap, so that only the last one that
     /// starts at or below `ptr` can.
     fn around(&self, ptr: u64) -> Option<(u64, Booked)> {
@@ -222,7 +234,7 @@ impl Book {
             let mut shard = self.shard(ptr).lock();
             compare(&shard, ptr, request).inspect(|_| {
                 shard.live.remove(&ptr);
-                shard.note_freed(ptr);
+                shard.freed.note(ptr);
             })
         };
         let booked = taken.map_err(|misuse| self.explain(misuse))?;
@@ -236,7 +248,7 @@ impl Book {
         {
             let mut shard = self.shard(ptr).lock();
             shard.live.insert(ptr, booked);
-            shard.forget_freed(ptr);
+            shard.freed.forget(ptr);
         }
         self.raise_peak(now);
     }
@@ -312,8 +324,7 @@ fn compare(shard: &Shard, ptr: u64, request: &Request) -> Result<Booked, Misuse>
         owner_bytes,
     };
     let Some(booked) = shard.live.get(&ptr) else {
-        let kind =
-            if ptr != 0 && shard.freed.contains(&ptr) { MisuseKind::DoubleFree } else { MisuseKind::UnknownPointer };
+        let kind = if shard.freed.has(ptr) { MisuseKind::DoubleFree } else { MisuseKind::UnknownPointer };
         return Err(wrong(kind, 0, 0));
     };
     let kind = if booked.owner != request.owner {

@@ -286,23 +286,16 @@ impl Drawer {
         if pieces {
             out.pieces.extend(magazine.classes.iter_mut().flat_map(|s| s.pieces.drain(..)).map(|held| (held, stamp)));
         }
-        self.hand_in_waiting(stamp, out);
-    }
-
-    /// Takes out of what only waits that which has the tag of a stream.
-    fn hand_in_waiting(&mut self, stamp: u32, out: &mut Collected) {
         out.pieces.extend(self.parked.take_if(|p| p.stamp == stamp).map(|p| (p.held, stamp)));
         out.pieces.extend(self.outbox.extract_if(.., |(_, tag)| *tag == stamp));
     }
 
     /// Takes out what has the tag of a stream, and its magazine.
     fn leave(&mut self, key: Key, out: &mut Collected) {
-        let Some(at) = self.magazines.iter().position(|m| m.key == key.code()) else { return };
-        let mut magazine = self.magazines.remove(at);
-        let stamp = magazine.stamp;
-        out.pieces.extend(magazine.classes.iter_mut().flat_map(|s| s.pieces.drain(..)).map(|held| (held, stamp)));
-        self.hand_in_waiting(stamp, out);
-        out.magazines.push(magazine.record);
+        self.hand_in(key, true, out);
+        if let Some(at) = self.magazines.iter().position(|m| m.key == key.code()) {
+            out.magazines.push(self.magazines.remove(at).record);
+        }
     }
 
     // ------------------------------------------------------------------------------------------------------ figures

@@ -49,10 +49,11 @@ pub(super) use scope::threads_announced;
 
 use super::order::{Key, Who};
 use super::pages::{Pages, VirtualRange, idle};
-use super::place::{Fault, rounded_bytes};
+use super::place::Fault;
+use super::serve::named_rightly;
 use super::turn::Turn;
 use super::{PAGE, Pool, Which};
-use crate::error::{Error, Misuse, MisuseKind, Result};
+use crate::error::{Error, Result};
 use crate::resource::leaf::Cuda;
 use crate::resource::{Block, Request, Resource};
 use crate::stream::StreamRef;
@@ -399,26 +400,11 @@ impl Pool {
         ptr: u64,
         request: &Request,
     ) -> Result<(u64, usize, super::place::Entry)> {
-        let misuse = |kind, owner, owner_bytes| {
-            Error::Misuse(Misuse { kind, ptr, bytes: request.bytes as u64, asked: request.owner, owner, owner_bytes })
+        let known = table.segment_at(ptr).and_then(|(id, segment)| Some((id, segment, table.arenas.get(&id)?)));
+        let Some((id, segment, arena)) = known else {
+            return named_rightly(Err(Fault::Unknown), ptr, request).map(|entry| (0, 0, entry));
         };
-        let found = table.segment_at(ptr).and_then(|(id, segment)| Some((id, segment, table.arenas.get(&id)?)));
-        let Some((id, segment, arena)) = found else { return Err(misuse(MisuseKind::UnknownPointer, 0, 0)) };
-        let entry = arena.entry(segment, ptr).map_err(|fault| match fault {
-            Fault::Unknown => misuse(MisuseKind::UnknownPointer, 0, 0),
-            Fault::Freed => misuse(MisuseKind::DoubleFree, 0, 0),
-            Fault::Interior { owner, bytes } => misuse(MisuseKind::InteriorPointer, owner, bytes),
-        })?;
-        if entry.owner != request.owner {
-            return Err(misuse(MisuseKind::WrongResource, entry.owner, entry.bytes));
-        }
-        if entry.bytes != rounded_bytes(request.bytes as u64) {
-            return Err(misuse(MisuseKind::WrongSize, entry.owner, entry.bytes));
-        }
-        if ptr & (request.align as u64 - 1) != 0 {
-            return Err(misuse(MisuseKind::WrongAlignment, entry.owner, entry.bytes));
-        }
-        Ok((id, segment, entry))
+        Ok((id, segment, named_rightly(arena.entry(segment, ptr), ptr, request)?))
     }
 
     /// The live block of a graph that contains `ptr`, and the capture that it was made in.

@@ -108,19 +108,25 @@ impl Place {
             let back = self.blocks.add(end, block.end() - end, head, next, PROVEN, zone, State::Free);
             self.insert_free(back);
         }
+        self.split_range(after - 1, (start, tail), (end, head));
+        true
+    }
+
+    /// A hole opens in a range: what is before it ends at `start` with the sentinel `tail`, what is behind it begins at `end`
+    /// with the sentinel `head`. A part without a unit goes.
+    pub(super) fn split_range(&mut self, at: usize, (start, tail): (u32, u32), (end, head): (u32, u32)) {
         self.mapped_units -= u64::from(end - start);
-        self.ranges.remove(after - 1);
+        let range = self.ranges.remove(at);
         let left = Range { start: range.start, end: start, head: range.head, tail };
         let right = Range { start: end, end: range.end, head, tail: range.tail };
         for part in [right, left] {
             if part.start < part.end {
-                self.ranges.insert(after - 1, part);
+                self.ranges.insert(at, part);
             } else {
                 self.blocks.remove(part.head);
                 self.blocks.remove(part.tail);
             }
         }
-        true
     }
 
     /// Free bytes that end exactly at `offset` and carry one of `tags`, and that tag.

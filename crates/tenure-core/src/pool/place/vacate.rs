@@ -13,7 +13,6 @@
 //! all blocks. Slow path only.
 
 use super::block::{NIL, State};
-use super::ranges::Range;
 use super::{PROVEN, Place, UNIT};
 
 /// One piece of free memory that was taken out.
@@ -101,18 +100,7 @@ impl Place {
         let zone = pieces.last().map_or(0, |p| p.zone);
         let tail = self.blocks.add(start, 0, prev, NIL, PROVEN, zone, State::Sentinel);
         let head = self.blocks.add(end, 0, NIL, next, PROVEN, zone, State::Sentinel);
-        self.mapped_units -= u64::from(end - start);
-        self.ranges.remove(after - 1);
-        let left = Range { start: range.start, end: start, head: range.head, tail };
-        let right = Range { start: end, end: range.end, head, tail: range.tail };
-        for part in [right, left] {
-            if part.start < part.end {
-                self.ranges.insert(after - 1, part);
-            } else {
-                self.blocks.remove(part.head);
-                self.blocks.remove(part.tail);
-            }
-        }
+        self.split_range(after - 1, (start, tail), (end, head));
         pieces
     }
 
