@@ -1247,8 +1247,8 @@ tenure_status tenure_device_set_current(int32_t device);
 tenure_status tenure_device_info(int32_t device, struct tenure_device_info *out);
 
 /**
- * Waits for all work of a device; -1 is the current one. Like every wait for a whole device it
- * ends a stream capture that is under way there.
+ * Waits for all work of a device; -1 is the current one. A stream capture that is under way goes
+ * on: what it has recorded is not work yet.
  */
 tenure_status tenure_device_synchronize(int32_t device);
 

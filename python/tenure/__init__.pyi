@@ -425,7 +425,7 @@ def set_current_device(device: int) -> None:
     """Makes a device current on this thread."""
 
 def synchronize(device: int | None = None) -> None:
-    """Waits for all work of a device (default: the current one)."""
+    """Waits for all work of a device (default: the current one). A stream capture that is under way goes on."""
 
 @final
 class LowMemoryHook:

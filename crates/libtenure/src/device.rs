@@ -115,8 +115,9 @@ exports! { guard:
     }
 
     fn tenure_device_synchronize(device: i32) {
-        found(device)?.synchronize()?;
-        ops::noted_device(ordinal(device)?);
+        let device = ordinal(device)?;
+        device::prove(device)?;
+        ops::noted_device(device);
     }
 
     fn tenure_device_used(device: i32, out: *mut u64) {

@@ -73,7 +73,7 @@ functions! {
     fn device_set_current(device: i32) -> tenure_status;
     /// What a device is; -1 is the current one.
     fn device_info(device: i32, out: *mut tenure_device_info) -> tenure_status;
-    /// Waits for all work of a device; -1 is the current one. Like every wait for a whole device it ends a stream capture that is under way there.
+    /// Waits for all work of a device; -1 is the current one. A stream capture that is under way goes on: what it has recorded is not work yet.
     fn device_synchronize(device: i32) -> tenure_status;
 
     // ------------------------------------------------------------------ streams
