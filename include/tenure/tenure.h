@@ -1147,6 +1147,7 @@ typedef struct tenure_api {
                                       tenure_resource resource,
                                       tenure_buffer *out);
   tenure_status (*note_sync)(struct tenure_stream stream);
+  tenure_status (*note_wait)(struct tenure_stream stream, struct tenure_stream other);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -1950,6 +1951,15 @@ tenure_status tenure_buffer_create_many(size_t count,
  * `tenure_stream_synchronize` does this by itself. On a stream that is capturing nothing is asked.
  */
 tenure_status tenure_note_sync(struct tenure_stream stream);
+
+/**
+ * Says that `stream` has been made to wait for `other`, with means that are not tenure's: what was
+ * freed on `other` before this call may then be used in the order of `stream`, without a wait for
+ * each block. Nothing is believed: a pool that holds such memory inserts a wait of its own, once.
+ * `tenure_stream_wait_stream` does this by itself. Where one of the two is capturing, nothing changes.
+ */
+tenure_status tenure_note_wait(struct tenure_stream stream,
+                               struct tenure_stream other);
 
 /* ---- finding the library at run time --------------------------------------------------------- */
 

@@ -204,10 +204,15 @@ class Stream:
         """Says that the host has waited for the stream by other means than ``synchronize`` (CuPy's, PyTorch's): what was freed
         on it before this call may then serve every stream without a wait. Nothing is believed: the driver is asked, and where
         the stream is not idle, all stays as it was."""
+    def note_wait(self, other: _AnyStream) -> None:
+        """Says that this stream has been made to wait for ``other`` by other means than ``wait_stream`` (CuPy's, PyTorch's events):
+        what was freed on ``other`` before this call may then be used in the order of this stream, without a wait for each block.
+        Nothing is believed: a pool that holds such memory inserts a wait of its own, once."""
     def query(self) -> bool:
         """Whether all work enqueued so far is done."""
     def wait_stream(self, other: _AnyStream) -> None:
-        """Makes later work of this stream wait for the work enqueued on ``other`` so far. The host does not wait."""
+        """Makes later work of this stream wait for the work enqueued on ``other`` so far. The host does not wait. What was freed
+        on ``other`` is then at hand for this stream too."""
     def __cuda_stream__(self) -> tuple[int, int]: ...
     def __eq__(self, value: object, /) -> bool: ...
     def __ne__(self, value: object, /) -> bool: ...

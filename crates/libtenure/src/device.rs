@@ -167,6 +167,11 @@ exports! { guard:
         ops::note_sync(stream(given)?.as_carried())?;
     }
 
+    fn tenure_note_wait(given: tenure_stream, other: tenure_stream) {
+        let (given, other) = (stream(given)?, stream(other)?);
+        ops::note_wait(given.as_carried(), other.as_carried())?;
+    }
+
     fn tenure_stream_query(given: tenure_stream, out: *mut u32) {
         writable(out)?;
         write(out, u32::from(ops::is_idle(stream(given)?.as_carried(), -1)?))?;
@@ -175,6 +180,7 @@ exports! { guard:
     fn tenure_stream_wait_stream(given: tenure_stream, other: tenure_stream) {
         let (given, other) = (stream(given)?, stream(other)?);
         ops::order_after(given.as_carried(), other.as_carried(), -1)?;
+        ops::noted_wait(given.as_carried(), other.as_carried());
     }
 
     fn tenure_copy_async(

@@ -126,4 +126,5 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     deallocate_many: tenure_deallocate_many,
     buffer_create_many: tenure_buffer_create_many,
     note_sync: tenure_note_sync,
+    note_wait: tenure_note_wait,
 };

@@ -370,4 +370,8 @@ functions! {
     /// without a wait. Nothing is believed: pools ask the driver whether the stream is idle, and where it is not, all stays as it was. `stream_synchronize`
     /// does this by itself. On a stream that is capturing nothing is asked.
     fn note_sync(stream: tenure_stream) -> tenure_status;
+    /// Says that `stream` has been made to wait for `other`, with means that are not tenure's: what was freed on `other` before this call may then be
+    /// used in the order of `stream`, without a wait for each block. Nothing is believed: a pool that holds such memory inserts a wait of its own,
+    /// once. `stream_wait_stream` does this by itself. Where one of the two is capturing, nothing changes.
+    fn note_wait(stream: tenure_stream, other: tenure_stream) -> tenure_status;
 }

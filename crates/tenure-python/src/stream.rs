@@ -243,6 +243,13 @@ impl Stream {
         call(py, || unsafe { (api().note_sync)(stream) })
     }
 
+    fn note_wait(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        let other = argument(Some(other))?;
+        let (stream, other) = (self.carried(), other.carried());
+        // SAFETY: no pointer.
+        call(py, || unsafe { (api().note_wait)(stream, other) })
+    }
+
     fn query(&self, py: Python<'_>) -> PyResult<bool> {
         let stream = self.carried();
         let mut done = 0;

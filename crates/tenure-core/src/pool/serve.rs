@@ -406,6 +406,10 @@ impl MemoryResource for Pool {
         self.note_stream(stream, thoroughly)
     }
 
+    fn stream_waits(&self, waiter: StreamRef<'_>, other: StreamRef<'_>, thoroughly: bool) -> Result<()> {
+        self.note_stream_wait(waiter, other, thoroughly)
+    }
+
     fn device_synchronized(&self, device: i32) -> Result<()> {
         if device == self.device { self.note_device() } else { Ok(()) }
     }

@@ -299,14 +299,13 @@ pub(crate) fn stream_closing(stream: StreamRef<'_>) {
     for_each(|resource| resource.body().stream_closing(stream));
 }
 
-/// Tells every resource that the host has waited for `stream`. All of them hear it; the first failure is returned.
-pub(crate) fn stream_synchronized(stream: StreamRef<'_>, thoroughly: bool) -> Result<()> {
+/// Tells every resource something. All of them hear it; the first failure is returned.
+pub(crate) fn tell_each(tell: impl Fn(&dyn MemoryResource) -> Result<()>) -> Result<()> {
     let mut result = Ok(());
     for_each(|resource| {
-        if let Err(error) = resource.body().stream_synchronized(stream, thoroughly)
-            && result.is_ok()
-        {
-            result = Err(error);
+        let told = tell(resource.body());
+        if result.is_ok() {
+            result = told;
         }
     });
     result
