@@ -370,4 +370,23 @@ functions! {
     /// without a wait. Nothing is believed: pools ask the driver whether the stream is idle, and where it is not, all stays as it was. `stream_synchronize`
     /// does this by itself. On a stream that is capturing nothing is asked.
     fn note_sync(stream: tenure_stream) -> tenure_status;
+    // ------------------------------------------------------------------ stream pools
+
+    /// Makes `streams` streams on `device` (-1: the current one), which are given out in turn; `non_blocking` ones do not synchronise with the legacy
+    /// default stream. A pool of no streams is an error.
+    fn stream_pool_create(device: i32, streams: usize, non_blocking: u32, out: *mut tenure_stream_pool) -> tenure_status;
+    /// How many streams a pool has.
+    fn stream_pool_size(pool: tenure_stream_pool, out: *mut usize) -> tenure_status;
+    /// The stream whose turn it is, with a reference of its own: `out->object` is released with `stream_release`, and the stream outlives the pool where
+    /// something names it.
+    fn stream_pool_next(pool: tenure_stream_pool, out: *mut tenure_stream) -> tenure_status;
+    /// The stream with this number, as `stream_pool_next`; numbers beyond the last one go round.
+    fn stream_pool_at(pool: tenure_stream_pool, number: usize, out: *mut tenure_stream) -> tenure_status;
+    /// Gives a pool back.
+    fn stream_pool_release(pool: tenure_stream_pool) -> tenure_status;
+    // ------------------------------------------------------------------ managed memory
+
+    /// Moves managed memory to a device (-1: the current one; `TENURE_PREFETCH_HOST`: to the host) in the order of `stream`. A hint: other memory stays
+    /// where it is, and so does all memory where the device cannot be told. The range is alive until the move is done.
+    fn prefetch(ptr: *const c_void, bytes: usize, device: i32, stream: tenure_stream) -> tenure_status;
 }
