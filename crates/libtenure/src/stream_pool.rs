@@ -2,6 +2,7 @@
 
 use tenure_abi::*;
 use tenure_core::error::Result;
+use tenure_core::prefetch::{Place, prefetch};
 use tenure_core::stream_pool::StreamPool;
 use tenure_core::sync::Arc;
 
@@ -76,12 +77,11 @@ exports! { guard:
 
     fn tenure_prefetch(ptr: *const std::ffi::c_void, bytes: usize, device: i32, given: tenure_stream) {
         let to = match device {
-            TENURE_PREFETCH_HOST => None,
-            device => Some(ordinal(device)?),
+            TENURE_PREFETCH_HOST => Place::Host,
+            device => Place::Device(ordinal(device)?),
         };
         let hold = stream(given)?;
-        // SAFETY: by the contract of the C ABI the range is alive until the work enqueued on the stream is done.
-        unsafe { tenure_core::prefetch::prefetch(address(ptr), bytes, to, hold.as_carried(), -1) }?;
+        prefetch(address(ptr), bytes, to, hold.as_carried())?;
     }
 }
 

@@ -71,6 +71,7 @@ pub mod low_memory;
 pub mod misuse;
 mod owner;
 mod pool;
+mod prefetch;
 mod report;
 mod resource;
 pub mod sim;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure import is_initialized as is_initialized
+import tenure as _tenure
 from tenure import mr as _native
 
 __all__ = [
@@ -37,9 +37,10 @@ __all__ = [
     "set_per_device_resource",
 ]
 
-# For the time being: what tenure.mr does not have yet is not here.
-__all__ = [name for name in __all__ if hasattr(_native, name) or name in globals()]
-globals().update({name: getattr(_native, name) for name in __all__ if name not in globals()})
+# For the time being: what tenure does not have yet is not here.
+_all = {**vars(_native), **{name: vars(_tenure)[name] for name in _tenure.__all__}}
+__all__ = [name for name in __all__ if name in _all]
+globals().update({name: _all[name] for name in __all__})
 
 
 def _initialize(
