@@ -189,6 +189,11 @@
 #define TENURE_RESOURCE_CURRENT UINT64_MAX
 
 /**
+ * For `tenure_prefetch`: to the host.
+ */
+#define TENURE_PREFETCH_HOST (-2)
+
+/**
  * What memory of a resource can do: the kernels can use it.
  */
 #define TENURE_DEVICE_ACCESSIBLE 1
@@ -926,6 +931,11 @@ typedef uint64_t tenure_capture_scope;
 typedef uint64_t tenure_graph;
 
 /**
+ * A set of streams that are given out in turn. Given back with `tenure_stream_pool_release`.
+ */
+typedef uint64_t tenure_stream_pool;
+
+/**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
  * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
  * beyond `size` is not there.
@@ -1148,6 +1158,18 @@ typedef struct tenure_api {
                                       tenure_buffer *out);
   tenure_status (*note_sync)(struct tenure_stream stream);
   tenure_status (*note_wait)(struct tenure_stream stream, struct tenure_stream other);
+  tenure_status (*stream_pool_create)(int32_t device,
+                                      size_t streams,
+                                      uint32_t non_blocking,
+                                      tenure_stream_pool *out);
+  tenure_status (*stream_pool_size)(tenure_stream_pool pool, size_t *out);
+  tenure_status (*stream_pool_next)(tenure_stream_pool pool, struct tenure_stream *out);
+  tenure_status (*stream_pool_at)(tenure_stream_pool pool, size_t number, struct tenure_stream *out);
+  tenure_status (*stream_pool_release)(tenure_stream_pool pool);
+  tenure_status (*prefetch)(const void *ptr,
+                            size_t bytes,
+                            int32_t device,
+                            struct tenure_stream stream);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -1808,7 +1830,8 @@ tenure_status tenure_binning_create(tenure_resource upstream,
  * Adds a bin for requests of up to `allocation_size` bytes (rounded up to a multiple of 256), at
  * any time. `bin_resource` serves it and is held; `TENURE_RESOURCE_NULL` makes a fixed-size
  * resource with blocks of that size over the upstream, which takes nothing before its first use. A
- * size that has a bin keeps it: without a resource nothing is done then, with one it is an error.
+ * size that has a bin keeps it: without a resource nothing is done then, with one the new bin
+ * serves the size from now on, and blocks of the old one go home to the old one.
  */
 tenure_status tenure_binning_add_bin(tenure_resource binning,
                                      uint64_t allocation_size,
@@ -1960,6 +1983,53 @@ tenure_status tenure_note_sync(struct tenure_stream stream);
  */
 tenure_status tenure_note_wait(struct tenure_stream stream,
                                struct tenure_stream other);
+
+/* ---- stream pools ---------------------------------------------------------------------------- */
+
+/**
+ * Makes `streams` streams on `device` (-1: the current one), which are given out in turn;
+ * `non_blocking` ones do not synchronise with the legacy default stream. A pool of no streams is
+ * an error.
+ */
+tenure_status tenure_stream_pool_create(int32_t device,
+                                        size_t streams,
+                                        uint32_t non_blocking,
+                                        tenure_stream_pool *out);
+
+/**
+ * How many streams a pool has.
+ */
+tenure_status tenure_stream_pool_size(tenure_stream_pool pool, size_t *out);
+
+/**
+ * The stream whose turn it is, with a reference of its own: `out->object` is released with
+ * `tenure_stream_release`, and the stream outlives the pool where something names it.
+ */
+tenure_status tenure_stream_pool_next(tenure_stream_pool pool, struct tenure_stream *out);
+
+/**
+ * The stream with this number, as `tenure_stream_pool_next`; numbers beyond the last one go round.
+ */
+tenure_status tenure_stream_pool_at(tenure_stream_pool pool,
+                                    size_t number,
+                                    struct tenure_stream *out);
+
+/**
+ * Gives a pool back.
+ */
+tenure_status tenure_stream_pool_release(tenure_stream_pool pool);
+
+/* ---- managed memory -------------------------------------------------------------------------- */
+
+/**
+ * Moves managed memory to a device (-1: the current one; `TENURE_PREFETCH_HOST`: to the host) in
+ * the order of `stream`. A hint: other memory stays where it is, and so does all memory where the
+ * device cannot be told. The range is alive until the move is done.
+ */
+tenure_status tenure_prefetch(const void *ptr,
+                              size_t bytes,
+                              int32_t device,
+                              struct tenure_stream stream);
 
 /* ---- finding the library at run time --------------------------------------------------------- */
 

@@ -21,6 +21,7 @@
  * | error.hpp     | exceptions; wrong frees that cannot be thrown                                       |
  * | device.hpp    | device ids, the current device                                                     |
  * | stream.hpp    | cuda_stream_view, cuda_stream                                                      |
+ * | stream_pool.hpp | cuda_stream_pool                                                                 |
  * | resource.hpp  | mr::resource, owner_of                                                             |
  * | resources.hpp | the concrete resources and adaptors                                                |
  * | bins.hpp      | fixed-size, binning and arena resources                                            |
@@ -49,4 +50,5 @@
 #include <tenure/resources.hpp>
 #include <tenure/scalar.hpp>
 #include <tenure/stream.hpp>
+#include <tenure/stream_pool.hpp>
 #include <tenure/uvector.hpp>

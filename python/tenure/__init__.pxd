@@ -32,6 +32,7 @@ cdef extern from "tenure/tenure.h" nogil:
     ctypedef uint64_t tenure_scope
     ctypedef uint64_t tenure_listener
     ctypedef uint64_t tenure_low_memory_hook
+    ctypedef uint64_t tenure_stream_pool
     ctypedef uint64_t tenure_shared_arena
     ctypedef uint64_t tenure_capture_scope
     ctypedef uint64_t tenure_graph
@@ -370,6 +371,13 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*buffer_create_many)(
             size_t count, const size_t *bytes, size_t alignment, tenure_stream stream, tenure_resource resource, tenure_buffer *out) noexcept nogil
         tenure_status (*note_sync)(tenure_stream stream) noexcept nogil
+        tenure_status (*stream_pool_create)(
+            int32_t device, size_t streams, uint32_t non_blocking, tenure_stream_pool *out) noexcept nogil
+        tenure_status (*stream_pool_size)(tenure_stream_pool pool, size_t *out) noexcept nogil
+        tenure_status (*stream_pool_next)(tenure_stream_pool pool, tenure_stream *out) noexcept nogil
+        tenure_status (*stream_pool_at)(tenure_stream_pool pool, size_t number, tenure_stream *out) noexcept nogil
+        tenure_status (*stream_pool_release)(tenure_stream_pool pool) noexcept nogil
+        tenure_status (*prefetch)(const void *ptr, size_t bytes, int32_t device, tenure_stream stream) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

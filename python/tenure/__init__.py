@@ -34,17 +34,28 @@ def _import_extension():
 
 _import_extension()
 
-from . import mr, sim  # noqa: E402
+from . import logger, mr, sim  # noqa: E402
 from ._errors import CudaError, OutOfMemoryError, OwnershipError  # noqa: E402
+from ._flags import CudaStreamFlags  # noqa: E402
+from ._initialize import (  # noqa: E402
+    is_initialized,
+    register_reinitialize_hook,
+    reinitialize,
+    unregister_reinitialize_hook,
+)
 from ._tenure import (  # noqa: E402
     DEFAULT_STREAM,
     LEGACY_DEFAULT_STREAM,
     PER_THREAD_DEFAULT_STREAM,
+    CudaStreamPool,
     DeviceBuffer,
     LowMemoryHook,
     SharedArena,
     Stream,
     capture_scope,
+    copy_device_to_ptr,
+    copy_host_to_ptr,
+    copy_ptr_to_host,
     device_count,
     device_info,
     from_cuda_array_interface,
@@ -53,8 +64,10 @@ from ._tenure import (  # noqa: E402
     library_version,
     low_memory,
     on_low_memory,
+    parse_bytes,
     set_current_device,
     synchronize,
+    to_device,
 )
 
 __version__ = library_version()
@@ -74,6 +87,8 @@ __all__ = [
     "LEGACY_DEFAULT_STREAM",
     "PER_THREAD_DEFAULT_STREAM",
     "CudaError",
+    "CudaStreamFlags",
+    "CudaStreamPool",
     "DeviceBuffer",
     "LowMemoryHook",
     "OutOfMemoryError",
@@ -82,17 +97,27 @@ __all__ = [
     "Stream",
     "__version__",
     "capture_scope",
+    "copy_device_to_ptr",
+    "copy_host_to_ptr",
+    "copy_ptr_to_host",
     "describe",
     "device_count",
     "device_info",
     "from_cuda_array_interface",
     "from_dlpack",
     "get_current_device",
+    "is_initialized",
     "library_version",
+    "logger",
     "low_memory",
     "mr",
     "on_low_memory",
+    "parse_bytes",
+    "register_reinitialize_hook",
+    "reinitialize",
     "set_current_device",
     "sim",
     "synchronize",
+    "to_device",
+    "unregister_reinitialize_hook",
 ]

@@ -13,8 +13,10 @@ from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer, CapsuleType, disjoint_base
 
+from . import logger as logger
 from . import mr as mr
 from . import sim as sim
+from ._flags import CudaStreamFlags as CudaStreamFlags
 from .mr import DeviceMemoryResource
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "LEGACY_DEFAULT_STREAM",
     "PER_THREAD_DEFAULT_STREAM",
     "CudaError",
+    "CudaStreamFlags",
+    "CudaStreamPool",
     "DeviceBuffer",
     "LowMemoryHook",
     "OutOfMemoryError",
@@ -30,19 +34,29 @@ __all__ = [
     "Stream",
     "__version__",
     "capture_scope",
+    "copy_device_to_ptr",
+    "copy_host_to_ptr",
+    "copy_ptr_to_host",
     "describe",
     "device_count",
     "device_info",
     "from_cuda_array_interface",
     "from_dlpack",
     "get_current_device",
+    "is_initialized",
     "library_version",
+    "logger",
     "low_memory",
     "mr",
     "on_low_memory",
+    "parse_bytes",
+    "register_reinitialize_hook",
+    "reinitialize",
     "set_current_device",
     "sim",
     "synchronize",
+    "to_device",
+    "unregister_reinitialize_hook",
 ]
 
 _Host = TypeVar("_Host", bound=Buffer)
@@ -178,10 +192,18 @@ class Stream:
     A stream belongs to its process and cannot be pickled. Two are equal when their addresses are.
     """
 
-    def __new__(cls, obj: _AnyStream | None = None, *, device: int | None = None, non_blocking: bool = False) -> Self:
+    def __new__(
+        cls,
+        obj: _AnyStream | None = None,
+        flags: CudaStreamFlags | int | None = None,
+        *,
+        device: int | None = None,
+        non_blocking: bool = False,
+    ) -> Self:
         """Makes a stream on ``device`` (default: the current one), or takes ``obj``.
 
-        ``non_blocking``: the new stream does not synchronise with the legacy default stream.
+        ``flags=CudaStreamFlags.NON_BLOCKING``, or ``non_blocking=True``: the new stream does not synchronise with the legacy
+        default stream. A stream that is taken has its own.
         """
     @staticmethod
     def from_handle(handle: _Address, *, owner: object | None = None, device: int | None = None) -> Stream:
@@ -347,10 +369,15 @@ class DeviceBuffer:
         bytes are copied, on ``stream`` (default: the home stream), which becomes the home. On failure nothing changed."""
     def reserve(self, new_capacity: _Size, stream: _AnyStream | None = None) -> None:
         """Makes sure of a capacity."""
+    def prefetch(self, device: int | None = None, stream: _AnyStream | None = None) -> None:
+        """Moves the memory, where it is managed, to ``device`` (default: the current one; -1: to the host) in the order of
+        ``stream`` (default: the home stream). A hint: other memory stays where it is, and so does all where the device cannot
+        be told."""
     def shrink_to_fit(self, stream: _AnyStream | None = None) -> None:
         """Reduces the capacity to the size."""
     def copy(self, stream: _AnyStream | None = None, mr: DeviceMemoryResource | None = None) -> Self:
-        """A copy, made on ``stream`` (default: the home stream) under ``mr`` (default: the current resource)."""
+        """A copy, made on ``stream`` (default: the home stream) under ``mr`` (default: the buffer's own resource; of memory that
+        was adopted with an owner, the current one)."""
     @overload
     def copy_to_host(self, ary: None = None, stream: _AnyStream | None = None) -> Any: ...
     @overload
@@ -402,10 +429,85 @@ class DeviceBuffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
     def __len__(self) -> int: ...
+    def __sizeof__(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
     def __bool__(self) -> bool: ...
     def __copy__(self) -> Self: ...
     def __deepcopy__(self, _memo: Any) -> Self: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        """For pickle: the bytes, which from protocol 5 on may travel beside it (``buffer_callback=``)."""
+
+@final
+class CudaStreamPool:
+    """Streams of one device that are given out in turn, for programs that want a stream for each of many small tasks.
+
+    Whoever gets a stream shares it with whoever gets it a round later. A stream that something names outlives the pool. Any
+    number of threads may ask at once.
+    """
+
+    def __new__(
+        cls, pool_size: int = 16, flags: CudaStreamFlags | int = ..., *, device: int | None = None
+    ) -> Self:
+        """Makes ``pool_size`` streams on ``device`` (default: the current one), with ``CudaStreamFlags.SYNC_DEFAULT`` by
+        default."""
+    def get_stream(self, stream_id: int | None = None) -> Stream:
+        """The stream whose turn it is, or the one with a number; numbers beyond the last one go round."""
+    def get_pool_size(self) -> int:
+        """How many streams there are."""
+    def __reduce__(self) -> Any: ...
+
+def to_device(b: Buffer, stream: _AnyStream | None = None, mr: DeviceMemoryResource | None = None) -> DeviceBuffer:
+    """``DeviceBuffer.to_device``."""
+
+def copy_ptr_to_host(db: _Address, hb: Buffer, stream: _AnyStream | None = None) -> None:
+    """Fills ``hb``, a writable contiguous host object, from the address ``db``. Waits for the copy. What the address has
+    behind it is your word: nothing checks it, here and below."""
+
+def copy_host_to_ptr(hb: Buffer, db: _Address, stream: _AnyStream | None = None) -> None:
+    """Copies ``hb``, a contiguous host object, to the address ``db``. Waits for the copy."""
+
+def copy_device_to_ptr(d_src: _Address, d_dst: _Address, count: _Size, stream: _AnyStream | None = None) -> None:
+    """Copies ``count`` bytes from one address to another, in the order of ``stream``. The host does not wait: both must live
+    until the copy is done."""
+
+def parse_bytes(s: _Size) -> int:
+    """The number of bytes that a size says, as every call reads one.
+
+    >>> tenure.parse_bytes("1.5KiB")
+    1536
+    """
+
+def reinitialize(
+    pool_allocator: bool = False,
+    managed_memory: bool = False,
+    initial_pool_size: _Size | None = None,
+    maximum_pool_size: _Size | None = None,
+    devices: int | Iterable[int] | None = 0,
+    logging: bool = False,
+    log_file_name: Any | None = None,
+) -> None:
+    """Makes new current resources: of each of ``devices`` a new one, of every other device the plain one again.
+
+    ``pool_allocator``: a pool; otherwise the sizes do not count. ``managed_memory``: of managed memory. ``logging``: with a log
+    of allocations in ``log_file_name``.
+
+    Buffers that are alive stay valid and go home to the resource that made them, which ends with the last of them. If
+    anything fails nothing has changed. What the old resources hold idle is given back first where a size is a share
+    (``"50%"``) or the new pool would not fit otherwise, so that one big pool can follow another.
+    """
+
+def is_initialized() -> bool:
+    """True: there is always a current resource. RMM's programs ask."""
+
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+
+def register_reinitialize_hook(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
+    """Calls ``func(*args, **kwargs)`` before every ``reinitialize``, the hook that was registered last first; a library lets
+    go of its cached buffers there. What a hook raises ends the call before anything has changed. Returns ``func``."""
+
+def unregister_reinitialize_hook(func: Callable[..., Any]) -> None:
+    """Removes a hook, as often as it was registered."""
 
 def from_dlpack(obj: _DLPack | CapsuleType, *, stream: _AnyStream | None = None) -> DeviceBuffer:
     """A buffer over the memory of an object with ``__dlpack__``, without a copy. The producer frees it when the buffer goes.

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from typing_extensions import CapsuleType
+from typing_extensions import Buffer, CapsuleType
 
 from . import (
     DEFAULT_STREAM as DEFAULT_STREAM,
@@ -12,6 +12,9 @@ from . import (
 )
 from . import (
     PER_THREAD_DEFAULT_STREAM as PER_THREAD_DEFAULT_STREAM,
+)
+from . import (
+    CudaStreamPool as CudaStreamPool,
 )
 from . import (
     DeviceBuffer as DeviceBuffer,
@@ -28,6 +31,15 @@ from . import (
 from . import _AnyStream, _Size
 from . import (
     capture_scope as capture_scope,
+)
+from . import (
+    copy_device_to_ptr as copy_device_to_ptr,
+)
+from . import (
+    copy_host_to_ptr as copy_host_to_ptr,
+)
+from . import (
+    copy_ptr_to_host as copy_ptr_to_host,
 )
 from . import (
     device_count as device_count,
@@ -54,10 +66,16 @@ from . import (
     on_low_memory as on_low_memory,
 )
 from . import (
+    parse_bytes as parse_bytes,
+)
+from . import (
     set_current_device as set_current_device,
 )
 from . import (
     synchronize as synchronize,
+)
+from . import (
+    to_device as to_device,
 )
 from .mr import (
     ArenaMemoryResource as ArenaMemoryResource,
@@ -144,7 +162,7 @@ from .sim import (
 _C_API: CapsuleType
 
 def sim_active() -> bool: ...
-def sim_busy(stream: _AnyStream, ms: int) -> None: ...
+def sim_busy(stream: _AnyStream, ms: float) -> None: ...
 def sim_capture_begin(stream: _AnyStream, mode: Literal["global", "thread_local", "relaxed"] = "global") -> None: ...
 def sim_capture_end(stream: _AnyStream) -> _Graph: ...
 def sim_configure(devices: int | None = None, memory: _Size | None = None) -> None: ...
@@ -155,7 +173,7 @@ def sim_violations() -> int: ...
 def driver_calls(call: str | None = None) -> int: ...
 def device_used(device: int = 0) -> int: ...
 def describe() -> str: ...
-def _rebuild(cls: type[DeviceBuffer], bytes: bytes) -> DeviceBuffer: ...
+def _rebuild(cls: type[DeviceBuffer], bytes: Buffer) -> DeviceBuffer: ...
 def _wrap_buffer(handle: int) -> DeviceBuffer: ...
 def _borrow_buffer(buffer: DeviceBuffer) -> int: ...
 def _take_buffer(buffer: DeviceBuffer) -> int: ...

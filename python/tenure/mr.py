@@ -20,6 +20,7 @@ from ._tenure import (
     StatisticsResourceAdaptor,
     SystemMemoryResource,
     UpstreamResourceAdaptor,
+    device_info,
     get_current_device_resource,
     get_per_device_resource,
     misuse_count,
@@ -30,6 +31,13 @@ from ._tenure import (
     set_per_device_resource,
     using,
 )
+
+
+def available_device_memory():
+    """The free and the total memory of the current device. See ``mr.pyi``."""
+    info = device_info()
+    return info["free_bytes"], info["total_bytes"]
+
 
 __all__ = [
     "ArenaMemoryResource",
@@ -49,6 +57,7 @@ __all__ = [
     "StatisticsResourceAdaptor",
     "SystemMemoryResource",
     "UpstreamResourceAdaptor",
+    "available_device_memory",
     "get_current_device_resource",
     "get_per_device_resource",
     "misuse_count",

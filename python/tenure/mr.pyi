@@ -30,6 +30,7 @@ __all__ = [
     "StatisticsResourceAdaptor",
     "SystemMemoryResource",
     "UpstreamResourceAdaptor",
+    "available_device_memory",
     "get_current_device_resource",
     "get_per_device_resource",
     "misuse_count",
@@ -253,7 +254,8 @@ class BinningMemoryResource(UpstreamResourceAdaptor):
     def add_bin(self, allocation_size: _Size, bin_resource: DeviceMemoryResource | None = None) -> None:
         """Adds a bin for requests of up to ``allocation_size`` bytes, rounded up to a multiple of 256. ``bin_resource`` serves
         it and is held; by default it is a ``FixedSizeMemoryResource`` with blocks of that size over the upstream. A size that
-        has a bin keeps it: without a resource nothing is done then, with one it is a ``ValueError``."""
+        has a bin keeps it where no resource is given; with one, the new bin serves the size from now on, and blocks of the
+        old one go home to the old one."""
     @property
     def bin_mrs(self) -> list[DeviceMemoryResource]:
         """The bins' resources, the smallest bin first."""
@@ -394,6 +396,9 @@ class Statistics:
         """All counters by name."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
+
+def available_device_memory() -> tuple[int, int]:
+    """The free and the total memory of the current device, in bytes."""
 
 def get_current_device_resource() -> DeviceMemoryResource:
     """The current resource of the current device: the innermost ``using`` around the call, else the table's entry."""

@@ -40,7 +40,7 @@ def set_memory(device: int, memory: _Size) -> None:
 def used(device: int = 0) -> int:
     """Bytes that the driver has handed out on a device."""
 
-def busy(stream: _AnyStream, ms: int) -> None:
+def busy(stream: _AnyStream, ms: float) -> None:
     """Keeps a stream busy for some milliseconds. On CUDA too."""
 
 @final

@@ -26,6 +26,7 @@ mod many;
 mod resource;
 mod sim;
 mod slab;
+mod stream_pool;
 mod table;
 #[cfg(test)]
 mod tests;

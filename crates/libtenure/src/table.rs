@@ -4,6 +4,7 @@ use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
     bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*, resource::*, sim::*,
+    stream_pool::*,
 };
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
@@ -127,4 +128,10 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     buffer_create_many: tenure_buffer_create_many,
     note_sync: tenure_note_sync,
     note_wait: tenure_note_wait,
+    stream_pool_create: tenure_stream_pool_create,
+    stream_pool_size: tenure_stream_pool_size,
+    stream_pool_next: tenure_stream_pool_next,
+    stream_pool_at: tenure_stream_pool_at,
+    stream_pool_release: tenure_stream_pool_release,
+    prefetch: tenure_prefetch,
 };

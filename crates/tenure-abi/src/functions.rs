@@ -308,7 +308,8 @@ functions! {
     fn binning_create(upstream: tenure_resource, options: *const tenure_binning_options, out: *mut tenure_resource) -> tenure_status;
     /// Adds a bin for requests of up to `allocation_size` bytes (rounded up to a multiple of 256), at any time. `bin_resource` serves it and is held;
     /// `TENURE_RESOURCE_NULL` makes a fixed-size resource with blocks of that size over the upstream, which takes nothing before its first use. A size
-    /// that has a bin keeps it: without a resource nothing is done then, with one it is an error.
+    /// that has a bin keeps it: without a resource nothing is done then, with one the new bin serves the size from now on, and blocks of
+    /// the old one go home to the old one.
     fn binning_add_bin(binning: tenure_resource, allocation_size: u64, bin_resource: tenure_resource) -> tenure_status;
     /// A bin, by its place in the order of sizes: the size up to which it serves in `allocation_size` (may be null) and a reference to its resource in
     /// `out`. Beyond the last one: `TENURE_RESOURCE_NULL`, 0 and `TENURE_OK`.
@@ -374,4 +375,23 @@ functions! {
     /// used in the order of `stream`, without a wait for each block. Nothing is believed: a pool that holds such memory inserts a wait of its own,
     /// once. `stream_wait_stream` does this by itself. Where one of the two is capturing, nothing changes.
     fn note_wait(stream: tenure_stream, other: tenure_stream) -> tenure_status;
+    // ------------------------------------------------------------------ stream pools
+
+    /// Makes `streams` streams on `device` (-1: the current one), which are given out in turn; `non_blocking` ones do not synchronise with the legacy
+    /// default stream. A pool of no streams is an error.
+    fn stream_pool_create(device: i32, streams: usize, non_blocking: u32, out: *mut tenure_stream_pool) -> tenure_status;
+    /// How many streams a pool has.
+    fn stream_pool_size(pool: tenure_stream_pool, out: *mut usize) -> tenure_status;
+    /// The stream whose turn it is, with a reference of its own: `out->object` is released with `stream_release`, and the stream outlives the pool where
+    /// something names it.
+    fn stream_pool_next(pool: tenure_stream_pool, out: *mut tenure_stream) -> tenure_status;
+    /// The stream with this number, as `stream_pool_next`; numbers beyond the last one go round.
+    fn stream_pool_at(pool: tenure_stream_pool, number: usize, out: *mut tenure_stream) -> tenure_status;
+    /// Gives a pool back.
+    fn stream_pool_release(pool: tenure_stream_pool) -> tenure_status;
+    // ------------------------------------------------------------------ managed memory
+
+    /// Moves managed memory to a device (-1: the current one; `TENURE_PREFETCH_HOST`: to the host) in the order of `stream`. A hint: other memory stays
+    /// where it is, and so does all memory where the device cannot be told. The range is alive until the move is done.
+    fn prefetch(ptr: *const c_void, bytes: usize, device: i32, stream: tenure_stream) -> tenure_status;
 }

@@ -47,10 +47,15 @@ pub const TENURE_RESOURCE_NULL: tenure_resource = 0;
 /// Stands for "the current resource of the device": the table is read once, at the start of the call.
 pub const TENURE_RESOURCE_CURRENT: tenure_resource = u64::MAX;
 
+/// For `tenure_prefetch`: to the host.
+pub const TENURE_PREFETCH_HOST: i32 = -2;
+
 /// A buffer: an allocation with an owner. Given back with `tenure_buffer_destroy`.
 pub type tenure_buffer = u64;
 /// A stream that lives while something names it. Given back with `tenure_stream_release`.
 pub type tenure_stream_object = u64;
+/// A set of streams that are given out in turn. Given back with `tenure_stream_pool_release`.
+pub type tenure_stream_pool = u64;
 /// A scope of the table of current resources.
 pub type tenure_scope = u64;
 /// A listener of the table of current resources.

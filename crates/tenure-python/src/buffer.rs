@@ -30,6 +30,7 @@ use crate::dlpack;
 use crate::errors::{call, check, try_call};
 use crate::foreign;
 use crate::gil;
+use crate::pointers;
 use crate::resource::{self, DeviceMemoryResource};
 use crate::size;
 use crate::stream::{self, Stream};
@@ -482,7 +483,12 @@ impl DeviceBuffer {
         let py = slf.py();
         let this = slf.get();
         let (_held, carried) = this.stream_or_home(py, stream)?;
-        let resource = resource_or_current(py, mr)?;
+        // The buffer's own resource, unless another one is named; what was adopted with an owner has none.
+        let own = match mr {
+            None => this.mr(py)?,
+            Some(_) => None,
+        };
+        let resource = resource_or_current(py, mr.or(own.as_ref()))?;
         Self::wrap_as(&slf.get_type(), buffer_copy::duplicate(py, this, carried, resource)?)
     }
 
@@ -612,10 +618,31 @@ impl DeviceBuffer {
     }
 
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        Self::__reduce_ex__(slf, 4)
+    }
+
+    /// From protocol 5 on the bytes may travel beside the pickle.
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let py = slf.py();
         let rebuild = py.import("tenure._tenure")?.getattr("_rebuild")?;
-        let bytes = buffer_copy::tobytes(slf, None)?;
+        let mut bytes = buffer_copy::tobytes(slf, None)?.into_any();
+        if protocol >= 5 {
+            bytes = py.import("pickle")?.getattr("PickleBuffer")?.call1((bytes,))?;
+        }
         Ok((rebuild, (slf.get_type(), bytes).into_pyobject(py)?))
+    }
+
+    #[pyo3(signature = (device=None, stream=None))]
+    fn prefetch(&self, py: Python<'_>, device: Option<i32>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        pointers::prefetch(self, py, device, stream)
+    }
+
+    fn __sizeof__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.view(py)?.bytes)
+    }
+
+    fn __bytes__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyBytes>> {
+        buffer_copy::tobytes(slf, None)
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
@@ -630,7 +657,7 @@ impl DeviceBuffer {
 
 /// For pickle: a buffer with these bytes, under the scoped or the current resource.
 #[pyfunction]
-fn _rebuild<'py>(cls: &Bound<'py, PyType>, bytes: &Bound<'_, PyBytes>) -> PyResult<Bound<'py, DeviceBuffer>> {
+fn _rebuild<'py>(cls: &Bound<'py, PyType>, bytes: &Bound<'_, PyAny>) -> PyResult<Bound<'py, DeviceBuffer>> {
     buffer_copy::to_device(cls, bytes, None, None)
 }
 

@@ -246,9 +246,20 @@ impl PoolMemoryResource {
                 "maximum_pool_size is 0; leave it out for a pool without a limit of its own",
             ));
         }
+        let initial = size::optional(initial_pool_size, "initial_pool_size")?;
+        if let (Some(first), Some(most)) = (initial, maximum)
+            && first > most
+        {
+            let said = |size: Option<&Bound<'_, PyAny>>| size.and_then(|size| size.repr().ok()).map(|s| s.to_string());
+            return Err(PyValueError::new_err(format!(
+                "initial_pool_size is {} ({first} bytes), which is above maximum_pool_size, {} ({most} bytes): lower the one or raise the other",
+                said(initial_pool_size).unwrap_or_default(),
+                said(maximum_pool_size).unwrap_or_default(),
+            )));
+        }
         let options = tenure_pool_options {
             size: size_of::<tenure_pool_options>(),
-            initial_bytes: size::optional(initial_pool_size, "initial_pool_size")?.unwrap_or(0) as u64,
+            initial_bytes: initial.unwrap_or(0) as u64,
             maximum_bytes: maximum.unwrap_or(0) as u64,
             release_threshold: size::optional(release_threshold, "release_threshold")?.unwrap_or(0) as u64,
             device: device_number(device)?,

@@ -32,10 +32,12 @@ mod foreign;
 mod gil;
 mod kinds;
 mod low_memory;
+mod pointers;
 mod resource;
 mod sim;
 mod size;
 mod stream;
+mod stream_pool;
 mod table;
 
 use std::ffi::c_void;
@@ -67,9 +69,11 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let api = table::open()?;
     gil::watch_forks();
     stream::register(module)?;
+    stream_pool::register(module)?;
     kinds::register(module)?;
     current::register(module)?;
     buffer::register(module)?;
+    pointers::register(module)?;
     border::register(module)?;
     capture::register(module)?;
     sim::register(module)?;

@@ -71,10 +71,12 @@ pub mod low_memory;
 pub mod misuse;
 mod owner;
 mod pool;
+mod prefetch;
 mod report;
 mod resource;
 pub mod sim;
 mod stream;
+mod stream_pool;
 mod typed;
 
 pub use bins::{Arena, ArenaBuilder, Binning, BinningBuilder, FixedSize, FixedSizeBuilder};
@@ -95,4 +97,5 @@ pub use pool::{
 pub use report::{collect, describe, replay, version};
 pub use resource::{Block, DEFAULT_ALIGNMENT, Info, Properties, Resource, block_of, owner_of};
 pub use stream::{Stream, StreamRef};
+pub use stream_pool::StreamPool;
 pub use typed::{DeviceCopy, DeviceScalar, DeviceVec};

@@ -1,0 +1,7 @@
+"""``rmm.mr``: memory resources, and the table of current ones."""
+
+from __future__ import annotations
+
+from ..pylibrmm.memory_resource import *  # noqa: F403
+from ..pylibrmm.memory_resource import __all__ as __all__
+from . import experimental as experimental
