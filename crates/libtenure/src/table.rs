@@ -3,7 +3,8 @@
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
-    bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*, resource::*, sim::*,
+    adaptors::*, bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*,
+    resource::*, sim::*,
 };
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
@@ -126,4 +127,9 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     deallocate_many: tenure_deallocate_many,
     buffer_create_many: tenure_buffer_create_many,
     note_sync: tenure_note_sync,
+    tracking_create: tenure_tracking_create,
+    tracking_list: tenure_tracking_list,
+    tracking_text: tenure_tracking_text,
+    failure_callback_create: tenure_failure_callback_create,
+    stack_set_source: tenure_stack_set_source,
 };

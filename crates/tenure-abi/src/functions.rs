@@ -170,7 +170,8 @@ functions! {
     fn statistics_push(resource: tenure_resource, out: *mut tenure_statistics) -> tenure_status;
     /// Ends the nested set; `out` (may be null) receives it, and the enclosing ones take it in.
     fn statistics_pop(resource: tenure_resource, out: *mut tenure_statistics) -> tenure_status;
-    /// The context of a resource that was made by `callback_create` with this `drop` function; null where it was not. Valid while the resource lives.
+    /// The context of a resource that was made by `callback_create` with this `drop` function, or by `failure_callback_create` with an owner that is
+    /// released by it; null where it was not. Valid while the resource lives.
     fn callback_context(
         resource: tenure_resource, drop: Option<unsafe extern "C" fn(*mut c_void)>, out: *mut *mut c_void,
     ) -> tenure_status;
@@ -370,4 +371,21 @@ functions! {
     /// without a wait. Nothing is believed: pools ask the driver whether the stream is idle, and where it is not, all stays as it was. `stream_synchronize`
     /// does this by itself. On a stream that is capturing nothing is asked.
     fn note_sync(stream: tenure_stream) -> tenure_status;
+    // ------------------------------------------------------------------ adaptors
+
+    /// Keeps a list of what is out. `capture_stacks` 1: each block keeps the stack of its allocation, which costs microseconds.
+    fn tracking_create(upstream: tenure_resource, capture_stacks: u32, out: *mut tenure_resource) -> tenure_status;
+    /// Calls `visit` for each block that is out at this moment, by address, without a lock. Names of native frames are looked up now, which takes up to
+    /// seconds the first time.
+    fn tracking_list(resource: tenure_resource, visit: tenure_tracked_fn, context: *mut c_void) -> tenure_status;
+    /// The same as text: `"0x7f0000000000: 1024 B"` and a line end for each block, its stack behind it where there is one.
+    fn tracking_text(resource: tenure_resource, out: *mut tenure_text) -> tenure_status;
+    /// Asks `callback` whenever `upstream` is out of memory, and for no other error. It may say "again" for as long as something is freed meanwhile: 100
+    /// tries in a row that find no fewer live bytes, no larger free block and no more free memory of the device than before end the request with its
+    /// error. A request that the callback itself makes through this resource does not ask it again. `owner` keeps the context alive.
+    fn failure_callback_create(
+        upstream: tenure_resource, callback: tenure_failure_fn, owner: tenure_owner, out: *mut tenure_resource,
+    ) -> tenure_status;
+    /// For the face of an interpreter: who tells its frames where a stack is kept. Null: nobody. `owner` keeps the context alive.
+    fn stack_set_source(source: tenure_stack_fn, owner: tenure_owner) -> tenure_status;
 }

@@ -465,3 +465,31 @@ pub type tenure_free_fn =
 
 /// Called now and then while a log is replayed: events done, events in all. A value other than 0 stops it.
 pub type tenure_progress_fn = Option<unsafe extern "C" fn(context: *mut c_void, done: u64, total: u64) -> i32>;
+
+/// Asked when `bytes` bytes are not to be had: writes 1 to `again` for another try, 0 to give up. Called without a lock, on any thread, perhaps on
+/// several at once; it may allocate and free. A function that fails calls `tenure_error_set` and returns the status, which whoever asked for memory
+/// gets then.
+pub type tenure_failure_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, bytes: usize, again: *mut u32) -> tenure_status>;
+
+/// One block that is out, as a tracking adaptor lists it. It is valid during the call that gets it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct tenure_tracked {
+    /// Bytes of this structure.
+    pub size: usize,
+    /// Where it starts.
+    pub ptr: *mut c_void,
+    /// Its size in bytes, as it was asked for.
+    pub bytes: usize,
+    /// Where it came from: one frame a line, those of an interpreter first; empty where stacks are not kept.
+    pub stack: *const c_char,
+}
+
+/// Gets one block of a list. A value other than 0 ends the list.
+pub type tenure_tracked_fn = Option<unsafe extern "C" fn(context: *mut c_void, block: *const tenure_tracked) -> i32>;
+
+/// Tells the frames of an interpreter that are on this thread now: writes at most `capacity` bytes of text to `out`, one frame a line, the innermost
+/// first, and returns how many bytes that were.
+pub type tenure_stack_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, out: *mut c_char, capacity: usize) -> usize>;

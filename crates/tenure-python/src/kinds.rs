@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tenure_abi::*;
 
+use crate::adaptors::{self, FailureCallbackResourceAdaptor, TrackingResourceAdaptor};
 use crate::bins::{self, ArenaMemoryResource, BinningMemoryResource, FixedSizeMemoryResource};
 use crate::callback::{self, CallbackMemoryResource};
 use crate::errors::{call, check};
@@ -48,6 +49,10 @@ pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<B
         "arena" => Bound::new(py, adaptor().add_subclass(ArenaMemoryResource))?.into_any(),
         "limiting" => Bound::new(py, adaptor().add_subclass(LimitingResourceAdaptor))?.into_any(),
         "statistics" => Bound::new(py, adaptor().add_subclass(StatisticsResourceAdaptor))?.into_any(),
+        "tracking" => Bound::new(py, adaptor().add_subclass(TrackingResourceAdaptor))?.into_any(),
+        "failure_callback" => {
+            Bound::new(py, adaptor().add_subclass(FailureCallbackResourceAdaptor::of(handle)))?.into_any()
+        }
         _ if callback::is_ours(handle) => {
             Bound::new(py, base().add_subclass(CallbackMemoryResource::of(handle)))?.into_any()
         }
@@ -376,5 +381,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     bins::register(module)?;
     module.add_class::<LimitingResourceAdaptor>()?;
     module.add_class::<StatisticsResourceAdaptor>()?;
+    adaptors::register(module)?;
     module.add_class::<CallbackMemoryResource>()
 }

@@ -17,6 +17,7 @@
 
 #![deny(missing_docs)]
 
+mod adaptors;
 mod bins;
 mod border;
 mod buffer;
@@ -35,6 +36,7 @@ mod low_memory;
 mod resource;
 mod sim;
 mod size;
+mod stacks;
 mod stream;
 mod table;
 
@@ -74,6 +76,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capture::register(module)?;
     sim::register(module)?;
     low_memory::register(module)?;
+    stacks::register(py)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;

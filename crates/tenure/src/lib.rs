@@ -55,6 +55,7 @@
 
 pub use tenure_abi as abi;
 
+mod adaptors;
 mod bins;
 mod buffer;
 mod bytes;
@@ -77,6 +78,7 @@ pub mod sim;
 mod stream;
 mod typed;
 
+pub use adaptors::{FailureCallback, Tracked, Tracking};
 pub use bins::{Arena, ArenaBuilder, Binning, BinningBuilder, FixedSize, FixedSizeBuilder};
 pub use buffer::{Detached, DeviceBuffer};
 pub use bytes::Bytes;
