@@ -926,6 +926,48 @@ typedef uint64_t tenure_capture_scope;
 typedef uint64_t tenure_graph;
 
 /**
+ * One block that is out, as a tracking adaptor lists it. It is valid during the call that gets it.
+ */
+typedef struct tenure_tracked {
+  /**
+   * Bytes of this structure.
+   */
+  size_t size;
+  /**
+   * Where it starts.
+   */
+  void *ptr;
+  /**
+   * Its size in bytes, as it was asked for.
+   */
+  size_t bytes;
+  /**
+   * Where it came from: one frame a line, those of an interpreter first; empty where stacks are not
+   * kept.
+   */
+  const char *stack;
+} tenure_tracked;
+
+/**
+ * Gets one block of a list. A value other than 0 ends the list.
+ */
+typedef int32_t (*tenure_tracked_fn)(void *context, const struct tenure_tracked *block);
+
+/**
+ * Asked when `bytes` bytes are not to be had: writes 1 to `again` for another try, 0 to give up.
+ * Called without a lock, on any thread, perhaps on several at once; it may allocate and free. A
+ * function that fails calls `tenure_error_set` and returns the status, which whoever asked for
+ * memory gets then.
+ */
+typedef tenure_status (*tenure_failure_fn)(void *context, size_t bytes, uint32_t *again);
+
+/**
+ * Tells the frames of an interpreter that are on this thread now: writes at most `capacity` bytes
+ * of text to `out`, one frame a line, the innermost first, and returns how many bytes that were.
+ */
+typedef size_t (*tenure_stack_fn)(void *context, char *out, size_t capacity);
+
+/**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
  * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
  * beyond `size` is not there.
@@ -1147,6 +1189,16 @@ typedef struct tenure_api {
                                       tenure_resource resource,
                                       tenure_buffer *out);
   tenure_status (*note_sync)(struct tenure_stream stream);
+  tenure_status (*tracking_create)(tenure_resource upstream,
+                                   uint32_t capture_stacks,
+                                   tenure_resource *out);
+  tenure_status (*tracking_list)(tenure_resource resource, tenure_tracked_fn visit, void *context);
+  tenure_status (*tracking_text)(tenure_resource resource, struct tenure_text *out);
+  tenure_status (*failure_callback_create)(tenure_resource upstream,
+                                           tenure_failure_fn callback,
+                                           struct tenure_owner owner,
+                                           tenure_resource *out);
+  tenure_status (*stack_set_source)(tenure_stack_fn source, struct tenure_owner owner);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -1483,8 +1535,9 @@ tenure_status tenure_statistics_push(tenure_resource resource, struct tenure_sta
 tenure_status tenure_statistics_pop(tenure_resource resource, struct tenure_statistics *out);
 
 /**
- * The context of a resource that was made by `tenure_callback_create` with this `drop` function; null
- * where it was not. Valid while the resource lives.
+ * The context of a resource that was made by `tenure_callback_create` with this `drop` function, or by
+ * `tenure_failure_callback_create` with an owner that is released by it; null where it was not. Valid
+ * while the resource lives.
  */
 tenure_status tenure_callback_context(tenure_resource resource,
                                       void (*drop)(void*),
@@ -1951,6 +2004,48 @@ tenure_status tenure_buffer_create_many(size_t count,
  */
 tenure_status tenure_note_sync(struct tenure_stream stream);
 
+/* ---- adaptors -------------------------------------------------------------------------------- */
+
+/**
+ * Keeps a list of what is out. `capture_stacks` 1: each block keeps the stack of its allocation,
+ * which costs microseconds.
+ */
+tenure_status tenure_tracking_create(tenure_resource upstream,
+                                     uint32_t capture_stacks,
+                                     tenure_resource *out);
+
+/**
+ * Calls `visit` for each block that is out at this moment, by address, without a lock. Names of
+ * native frames are looked up now, which takes up to seconds the first time.
+ */
+tenure_status tenure_tracking_list(tenure_resource resource,
+                                   tenure_tracked_fn visit,
+                                   void *context);
+
+/**
+ * The same as text: `"0x7f0000000000: 1024 B"` and a line end for each block, its stack behind it
+ * where there is one.
+ */
+tenure_status tenure_tracking_text(tenure_resource resource, struct tenure_text *out);
+
+/**
+ * Asks `callback` whenever `upstream` is out of memory, and for no other error. It may say "again"
+ * for as long as something is freed meanwhile: 100 tries in a row that find no fewer live bytes,
+ * no larger free block and no more free memory of the device than before end the request with its
+ * error. A request that the callback itself makes through this resource does not ask it again.
+ * `owner` keeps the context alive.
+ */
+tenure_status tenure_failure_callback_create(tenure_resource upstream,
+                                             tenure_failure_fn callback,
+                                             struct tenure_owner owner,
+                                             tenure_resource *out);
+
+/**
+ * For the face of an interpreter: who tells its frames where a stack is kept. Null: nobody.
+ * `owner` keeps the context alive.
+ */
+tenure_status tenure_stack_set_source(tenure_stack_fn source, struct tenure_owner owner);
+
 /* ---- finding the library at run time --------------------------------------------------------- */
 
 /**
@@ -1989,6 +2084,7 @@ TENURE_STATIC_ASSERT(sizeof(tenure_async_options) == 40, tenure_async_options_ha
 TENURE_STATIC_ASSERT(sizeof(struct tenure_buffer_view) == 72, tenure_buffer_view_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_detached) == 64, tenure_detached_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(struct tenure_device_info) == 200, tenure_device_info_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_tracked) == 32, tenure_tracked_has_the_size_of_the_library);
 #endif
 
 #if defined(__cplusplus) && defined(__GNUC__)

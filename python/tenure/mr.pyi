@@ -20,6 +20,7 @@ __all__ = [
     "CudaAsyncViewMemoryResource",
     "CudaMemoryResource",
     "DeviceMemoryResource",
+    "FailureCallbackResourceAdaptor",
     "FixedSizeMemoryResource",
     "LimitingResourceAdaptor",
     "ManagedMemoryResource",
@@ -29,6 +30,7 @@ __all__ = [
     "Statistics",
     "StatisticsResourceAdaptor",
     "SystemMemoryResource",
+    "TrackingResourceAdaptor",
     "UpstreamResourceAdaptor",
     "get_current_device_resource",
     "get_per_device_resource",
@@ -284,6 +286,51 @@ class LimitingResourceAdaptor(UpstreamResourceAdaptor):
         """Bytes that are handed out."""
     def get_allocation_limit(self) -> int:
         """The limit."""
+
+class TrackingResourceAdaptor(UpstreamResourceAdaptor):
+    """Keeps a list of the blocks that are out, with the stack of each allocation where that is wanted.
+
+    Stacks show the Python frames first, then the native ones, whose names are looked up when the list is asked for (seconds
+    the first time). Keeping one costs microseconds, and takes the interpreter lock on threads that Python knows.
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource, capture_stacks: bool = False) -> None: ...
+    @property
+    def capture_stacks(self) -> bool:
+        """Whether stacks are kept."""
+    def get_allocated_bytes(self) -> int:
+        """Bytes that are out."""
+    def get_outstanding_allocations(self) -> list[tuple[int, int, str]]:
+        """The blocks that are out, by address: address, bytes, and the stack (empty where stacks are not kept)."""
+    def get_outstanding_allocations_str(self) -> str:
+        """The same as text: ``0x7f0000000000: 1024 B`` and a line end for each block, its stack behind it where there is one.
+        Empty when nothing is out."""
+    def log_outstanding_allocations(self) -> None:
+        """Hands that text to ``logging.getLogger("tenure")`` at level ``DEBUG``."""
+
+class FailureCallbackResourceAdaptor(UpstreamResourceAdaptor):
+    """Asks a function before a request fails for want of memory: ``callback(nbytes)`` returns whether to try again.
+
+    **When.** Only out of memory asks, whoever says so: a ``CudaError``, an ``OwnershipError`` or another exception of the
+    upstream goes straight to the caller. The function is called on the thread that asks for memory, perhaps on several at
+    once, without a lock, and may allocate and free. A request that it makes through this very resource does not ask it again.
+
+    **Trying again has an end.** ``True`` is believed for as long as something becomes free. A try before which nothing has
+    become better than at any failure of this request (no fewer live bytes in the upstream, no larger free block, no more free
+    memory of the device) is idle, and 100 idle tries in a row end the request with its ``MemoryError``, which says so. A
+    function that has to wait until others free waits by itself and then returns.
+
+    **Exceptions.** What the function raises, ``KeyboardInterrupt`` included, is what the caller gets, as the same object.
+    Once the interpreter ends (tenure's ``atexit`` hook) it is not called any more: the request fails.
+
+    **Ownership.** The resource owns the function: it stays as long as a buffer, an adaptor, the table or another language needs
+    the resource. A cycle through it is collected as for ``CallbackMemoryResource``.
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource, callback: Callable[[int], object]) -> None: ...
+    @property
+    def callback(self) -> Callable[[int], object] | None:
+        """The function; ``None`` where another language made the resource."""
 
 class StatisticsResourceAdaptor(UpstreamResourceAdaptor):
     """Counts what goes through."""

@@ -62,29 +62,38 @@ impl Stack {
         Self { interpreted, native: native.into_boxed_slice() }
     }
 
-    /// The frames for people, innermost first: those of the interpreter, then the native ones without the engine's own.
+    /// The frames for people, innermost first: those of the interpreter, then the native ones from the door
+    /// of the library on.
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.interpreted.lines().map(str::to_owned).collect();
-        let mut inside = true;
-        for ip in &self.native {
+        let mut native: Vec<(usize, Vec<String>)> = Vec::with_capacity(self.native.len());
+        for ip in self.native.iter().filter(|ip| **ip != 0) {
             let mut names = Vec::new();
             // The address is that of the instruction after the call.
             backtrace::resolve(ip.wrapping_sub(1) as *mut c_void, |symbol| names.push(text_of(symbol)));
             if names.is_empty() {
                 names.push("(no name)".to_owned());
             }
-            inside &= names.iter().all(|name| is_own(name));
-            if !inside {
-                lines.extend(names.iter().map(|name| format!("  {ip:#x}: {name}")));
-            }
+            native.push((*ip, names));
+        }
+        let outside = native.iter().position(|(_, names)| names.iter().any(|name| is_door(name)));
+        let outside = outside.or_else(|| native.iter().position(|(_, names)| !names.iter().all(|name| is_own(name))));
+        for (ip, names) in &native[outside.unwrap_or(0)..] {
+            lines.extend(names.iter().map(|name| format!("  {ip:#x}: {name}")));
         }
         lines
     }
 }
 
-/// Whether a frame is one of the walk itself or of the engine below its door.
+/// Whether a frame is a function of the C interface: what lies below it is the engine.
+fn is_door(name: &str) -> bool {
+    let word = name.split(' ').next().unwrap_or(name);
+    word.starts_with("tenure_") && !word.contains("::")
+}
+
+/// Whether a frame is one of the walk itself or of the engine, where its functions are called as they are.
 fn is_own(name: &str) -> bool {
-    ["backtrace::", "tenure_core::", "<tenure_core::", "tenure_engine::"].iter().any(|start| name.starts_with(start))
+    ["backtrace::", "tenure_core::", "<tenure_core::"].iter().any(|start| name.starts_with(start))
 }
 
 fn text_of(symbol: &backtrace::Symbol) -> String {
