@@ -158,5 +158,166 @@ class failure_callback_resource_adaptor : public resource {
   }
 };
 
+/**
+ * Moves memory that migrates (managed, or of the host where devices can use that) to the device of each request's stream. A hint
+ * and nothing else: where there is nothing to move, the memory is handed out as it is.
+ */
+class prefetch_resource_adaptor : public resource {
+ public:
+  static constexpr std::string_view kind_name = "prefetch";
+
+  /** Empty. */
+  prefetch_resource_adaptor() noexcept = default;
+  /** Moves what `upstream` makes. */
+  explicit prefetch_resource_adaptor(resource_ref upstream) : resource(adopt_tag{}, make(upstream)) {}
+  /** Moves what `upstream` makes, whatever it is. */
+  [[nodiscard]] static prefetch_resource_adaptor over(resource_ref upstream) { return prefetch_resource_adaptor(upstream); }
+
+  /** Whether memory of the upstream migrates, so that the driver is told anything at all. */
+  [[nodiscard]] bool hints() const { return property("hints") != 0; }
+  /** How often the driver was told. */
+  [[nodiscard]] std::uint64_t told() const { return property("told"); }
+
+ private:
+  static tenure_resource make(resource_ref upstream)
+  {
+    tenure_resource made = TENURE_RESOURCE_NULL;
+    ::tenure::detail::check(TENURE_DETAIL_CALL(prefetch_create)(upstream.handle(), &made));
+    return made;
+  }
+};
+
+/** Raises the alignment of what is large enough. The upstream aligns: no byte is asked for beyond the request. */
+class aligned_resource_adaptor : public resource {
+ public:
+  static constexpr std::string_view kind_name                = "aligned";
+  static constexpr std::size_t default_alignment_threshold = 0;
+
+  /** Empty. */
+  aligned_resource_adaptor() noexcept = default;
+  /**
+   * Aligns blocks of `alignment_threshold` bytes and more to `alignment`, which is raised to 256 where it is less. Throws for
+   * one that is no power of two, or larger than 2 MiB.
+   */
+  explicit aligned_resource_adaptor(resource_ref upstream,
+                                    std::size_t alignment           = 256,
+                                    std::size_t alignment_threshold = default_alignment_threshold)
+    : resource(adopt_tag{}, make(upstream, alignment, alignment_threshold))
+  {
+  }
+
+  [[nodiscard]] std::size_t get_alignment() const { return static_cast<std::size_t>(property("alignment")); }
+  [[nodiscard]] std::size_t get_alignment_threshold() const
+  {
+    return static_cast<std::size_t>(property("alignment_threshold"));
+  }
+
+ private:
+  static tenure_resource make(resource_ref upstream, std::size_t alignment, std::size_t threshold)
+  {
+    tenure_resource made = TENURE_RESOURCE_NULL;
+    ::tenure::detail::check(TENURE_DETAIL_CALL(aligned_create)(upstream.handle(), alignment, threshold, &made));
+    return made;
+  }
+};
+
+/**
+ * One call at a time for an upstream of user functions that cannot take more; every resource of tenure's own can. The functions
+ * may come back to this resource on the same thread (RMM's would wait for itself).
+ */
+class thread_safe_resource_adaptor : public resource {
+ public:
+  static constexpr std::string_view kind_name = "thread_safe";
+
+  /** Empty. */
+  thread_safe_resource_adaptor() noexcept = default;
+  /** Lets one call at a time through to `upstream`. */
+  explicit thread_safe_resource_adaptor(resource_ref upstream) : resource(adopt_tag{}, make(upstream)) {}
+  /** Lets one call at a time through to `upstream`, whatever it is. */
+  [[nodiscard]] static thread_safe_resource_adaptor over(resource_ref upstream)
+  {
+    return thread_safe_resource_adaptor(upstream);
+  }
+
+ private:
+  static tenure_resource make(resource_ref upstream)
+  {
+    tenure_resource made = TENURE_RESOURCE_NULL;
+    ::tenure::detail::check(TENURE_DETAIL_CALL(thread_safe_create)(upstream.handle(), &made));
+    return made;
+  }
+};
+
+/**
+ * Memory of the system's allocator that is at home on the device of each request as far as that has more than the headroom free,
+ * and on the host beyond. A hint: where devices cannot use memory of the host, it is that of `system_memory_resource`.
+ */
+class sam_headroom_memory_resource : public resource {
+ public:
+  static constexpr std::string_view kind_name = "sam_headroom";
+
+  /** Empty. */
+  sam_headroom_memory_resource() noexcept = default;
+  /** Leaves `headroom` bytes of each device to others. */
+  explicit sam_headroom_memory_resource(std::size_t headroom) : resource(adopt_tag{}, make(headroom)) {}
+
+  /** The bytes of the device that are left to others. */
+  [[nodiscard]] std::size_t get_headroom() const { return static_cast<std::size_t>(property("headroom")); }
+  /** Whether devices can use memory of the host, so that the driver is told anything at all. */
+  [[nodiscard]] bool hints() const { return property("hints") != 0; }
+
+ private:
+  static tenure_resource make(std::size_t headroom)
+  {
+    tenure_resource made = TENURE_RESOURCE_NULL;
+    ::tenure::detail::check(TENURE_DETAIL_CALL(sam_headroom_create)(headroom, &made));
+    return made;
+  }
+};
+
+/**
+ * Stream-ordered managed memory from the default pool of managed memory of a device, which keeps what is free from now on. Throws
+ * before CUDA 13 and on devices that do not use managed memory together with the host. Default-constructed it is empty; RMM's
+ * default constructor is `cuda_async_managed_memory_resource{cuda_device_id{}}` here.
+ */
+class cuda_async_managed_memory_resource : public resource {
+ public:
+  static constexpr std::string_view kind_name = "cuda_async_managed";
+
+  /** Empty. */
+  cuda_async_managed_memory_resource() noexcept = default;
+  /** The managed pool of a device; without a number, of the current one. */
+  explicit cuda_async_managed_memory_resource(cuda_device_id device) : resource(adopt_tag{}, make(device)) {}
+
+  /** The driver's pool (`cudaMemPool_t`, `CUmemoryPool`). */
+  [[nodiscard]] void* pool_handle() const
+  {
+    return reinterpret_cast<void*>(static_cast<std::uintptr_t>(property("pool_handle")));
+  }
+
+ private:
+  static tenure_resource make(cuda_device_id device)
+  {
+    tenure_resource made = TENURE_RESOURCE_NULL;
+    ::tenure::detail::check(TENURE_DETAIL_CALL(async_managed_create)(device.value(), &made));
+    return made;
+  }
+};
+
 }  // namespace mr
+
+/** The host, as a place for `prefetch`. */
+inline constexpr cuda_device_id host_device{TENURE_HOST};
+
+/**
+ * Asks the driver to move memory to a device, or to the `host_device`, in the order of `stream`; says whether it was asked. A hint
+ * is no error where memory does not migrate, the device or the driver lacks it, or the stream is capturing.
+ */
+inline bool prefetch(void const* ptr, std::size_t size, cuda_device_id device, cuda_stream_view stream)
+{
+  std::uint32_t told = 0;
+  detail::check(TENURE_DETAIL_CALL(prefetch)(ptr, size, device.value(), stream.native(), &told));
+  return told != 0;
+}
+
 }  // namespace tenure

@@ -189,6 +189,11 @@
 #define TENURE_RESOURCE_CURRENT UINT64_MAX
 
 /**
+ * For `tenure_prefetch`: the host, where a device is asked for.
+ */
+#define TENURE_HOST (-2)
+
+/**
  * What memory of a resource can do: the kernels can use it.
  */
 #define TENURE_DEVICE_ACCESSIBLE 1
@@ -479,7 +484,7 @@ typedef struct tenure_async_options {
    */
   int32_t device;
   /**
-   * 0: not exportable; 1: file descriptor; 8: fabric.
+   * 0: not exportable; 1: file descriptor; 8: fabric; 9: either.
    */
   uint32_t handle_type;
   /**
@@ -1198,6 +1203,23 @@ typedef struct tenure_api {
                                            tenure_failure_fn callback,
                                            struct tenure_owner owner,
                                            tenure_resource *out);
+  tenure_status (*prefetch_create)(tenure_resource upstream, tenure_resource *out);
+  tenure_status (*aligned_create)(tenure_resource upstream,
+                                  size_t alignment,
+                                  size_t threshold,
+                                  tenure_resource *out);
+  tenure_status (*thread_safe_create)(tenure_resource upstream, tenure_resource *out);
+  tenure_status (*sam_headroom_create)(uint64_t headroom, tenure_resource *out);
+  tenure_status (*async_managed_create)(int32_t device, tenure_resource *out);
+  tenure_status (*prefetch)(const void *ptr,
+                            size_t bytes,
+                            int32_t device,
+                            struct tenure_stream stream,
+                            uint32_t *told);
+  tenure_status (*buffer_prefetch)(tenure_buffer buffer,
+                                   int32_t device,
+                                   const struct tenure_stream *stream,
+                                   uint32_t *told);
   tenure_status (*stack_set_source)(tenure_stack_fn source, struct tenure_owner owner);
 } tenure_api;
 
@@ -2039,6 +2061,62 @@ tenure_status tenure_failure_callback_create(tenure_resource upstream,
                                              tenure_failure_fn callback,
                                              struct tenure_owner owner,
                                              tenure_resource *out);
+
+/**
+ * Moves memory that migrates (managed, or of the host where devices can use that) to the device of
+ * each request's stream. A hint: over other memory, and where the device or the driver lacks it,
+ * nothing is done; the properties `"hints"` and `"told"` say so.
+ */
+tenure_status tenure_prefetch_create(tenure_resource upstream, tenure_resource *out);
+
+/**
+ * Aligns blocks of `threshold` bytes and more to `alignment`, a power of two up to 2 MiB; what is
+ * below 256 is 256.
+ */
+tenure_status tenure_aligned_create(tenure_resource upstream,
+                                    size_t alignment,
+                                    size_t threshold,
+                                    tenure_resource *out);
+
+/**
+ * One call at a time for an upstream of user functions that cannot take more; every resource of
+ * the library's own can. The functions may come back to this resource on the same thread.
+ */
+tenure_status tenure_thread_safe_create(tenure_resource upstream, tenure_resource *out);
+
+/**
+ * Memory of the system's allocator that is at home on the device of each request as far as that
+ * has more than `headroom` bytes free, and on the host beyond. A hint: where devices cannot use
+ * memory of the host, it is that of `tenure_system_resource` (property `"hints"`).
+ */
+tenure_status tenure_sam_headroom_create(uint64_t headroom, tenure_resource *out);
+
+/**
+ * Stream-ordered managed memory from the default pool of managed memory of a device (-1: the
+ * current one), which keeps what is free from now on. `TENURE_ERROR_UNSUPPORTED` before CUDA 13
+ * and on devices that do not use managed memory together with the host.
+ */
+tenure_status tenure_async_managed_create(int32_t device, tenure_resource *out);
+
+/**
+ * Asks the driver to move memory to a device (-1: the current one; `TENURE_HOST`: to the host), in
+ * the order of `stream`. Writes to `told` (may be null) whether it was asked: a hint is no error
+ * where memory does not migrate, the device or the driver lacks it, or the stream is capturing.
+ */
+tenure_status tenure_prefetch(const void *ptr,
+                              size_t bytes,
+                              int32_t device,
+                              struct tenure_stream stream,
+                              uint32_t *told);
+
+/**
+ * `tenure_prefetch` of a buffer, in the order of `stream`, or of its home where that is null. Another
+ * stream than the home is recorded as one that uses it.
+ */
+tenure_status tenure_buffer_prefetch(tenure_buffer buffer,
+                                     int32_t device,
+                                     const struct tenure_stream *stream,
+                                     uint32_t *told);
 
 /**
  * For the face of an interpreter: who tells its frames where a stack is kept. Null: nobody.

@@ -364,6 +364,10 @@ class DeviceBuffer:
     def record_stream(self, stream: _AnyStream) -> None:
         """Says that work on ``stream`` uses the memory: it is not reused before all work that is enqueued there until the
         free is done."""
+    def prefetch(self, device: int | None = None, stream: _AnyStream | None = None) -> bool:
+        """Asks the driver to move the memory to a device (default: the current one; -1: to the host), in the order of
+        ``stream`` (default: the home stream). Returns whether it was asked: a hint is no error where memory does not migrate,
+        the device or the driver lacks it, or the stream is capturing. Another stream than the home is recorded."""
     def set_stream(self, stream: _AnyStream) -> None:
         """Makes ``stream`` the home stream. Nothing is waited for; the old home stays among the recorded streams."""
     def close(self, stream: _AnyStream | None = None) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ._tenure import (
+    AlignedResourceAdaptor,
     ArenaMemoryResource,
     BinningMemoryResource,
     CallbackMemoryResource,
+    CudaAsyncManagedMemoryResource,
     CudaAsyncMemoryResource,
     CudaAsyncViewMemoryResource,
     CudaMemoryResource,
@@ -17,9 +19,12 @@ from ._tenure import (
     MemoryInfo,
     PinnedHostMemoryResource,
     PoolMemoryResource,
+    PrefetchResourceAdaptor,
+    SamHeadroomMemoryResource,
     Statistics,
     StatisticsResourceAdaptor,
     SystemMemoryResource,
+    ThreadSafeResourceAdaptor,
     TrackingResourceAdaptor,
     UpstreamResourceAdaptor,
     get_current_device_resource,
@@ -34,9 +39,11 @@ from ._tenure import (
 )
 
 __all__ = [
+    "AlignedResourceAdaptor",
     "ArenaMemoryResource",
     "BinningMemoryResource",
     "CallbackMemoryResource",
+    "CudaAsyncManagedMemoryResource",
     "CudaAsyncMemoryResource",
     "CudaAsyncViewMemoryResource",
     "CudaMemoryResource",
@@ -48,9 +55,12 @@ __all__ = [
     "MemoryInfo",
     "PinnedHostMemoryResource",
     "PoolMemoryResource",
+    "PrefetchResourceAdaptor",
+    "SamHeadroomMemoryResource",
     "Statistics",
     "StatisticsResourceAdaptor",
     "SystemMemoryResource",
+    "ThreadSafeResourceAdaptor",
     "TrackingResourceAdaptor",
     "UpstreamResourceAdaptor",
     "get_current_device_resource",

@@ -13,9 +13,11 @@ from typing_extensions import disjoint_base
 from . import Stream, _Address, _AnyStream, _Size
 
 __all__ = [
+    "AlignedResourceAdaptor",
     "ArenaMemoryResource",
     "BinningMemoryResource",
     "CallbackMemoryResource",
+    "CudaAsyncManagedMemoryResource",
     "CudaAsyncMemoryResource",
     "CudaAsyncViewMemoryResource",
     "CudaMemoryResource",
@@ -27,9 +29,12 @@ __all__ = [
     "MemoryInfo",
     "PinnedHostMemoryResource",
     "PoolMemoryResource",
+    "PrefetchResourceAdaptor",
+    "SamHeadroomMemoryResource",
     "Statistics",
     "StatisticsResourceAdaptor",
     "SystemMemoryResource",
+    "ThreadSafeResourceAdaptor",
     "TrackingResourceAdaptor",
     "UpstreamResourceAdaptor",
     "get_current_device_resource",
@@ -182,6 +187,32 @@ class CudaAsyncViewMemoryResource(DeviceMemoryResource):
     def pool_handle(self) -> int:
         """The driver's pool (``CUmemoryPool``)."""
 
+class CudaAsyncManagedMemoryResource(DeviceMemoryResource):
+    """Stream-ordered managed memory from the default pool of managed memory of a device, which keeps what is free from now on.
+    ``NotImplementedError`` (a ``RuntimeError``) before CUDA 13 and on devices that do not use managed memory together with the
+    host."""
+
+    def __init__(self, *, device: int | None = None) -> None:
+        """``device`` defaults to the current one."""
+    def pool_handle(self) -> int:
+        """The driver's pool (``CUmemoryPool``)."""
+
+class SamHeadroomMemoryResource(DeviceMemoryResource):
+    """Memory of the system's allocator that is at home on the device of each request as far as that has more than ``headroom``
+    bytes free, and on the host beyond.
+
+    A hint: where devices cannot use memory of the host, it is that of ``SystemMemoryResource``.
+    """
+
+    def __init__(self, headroom: _Size) -> None:
+        """``headroom``: the bytes of each device that are left to others."""
+    @property
+    def headroom(self) -> int:
+        """The bytes of each device that are left to others."""
+    @property
+    def hints(self) -> bool:
+        """Whether devices can use memory of the host, so that the driver is told anything at all."""
+
 class PoolMemoryResource(UpstreamResourceAdaptor):
     """A pool: requests are served from memory that it holds, in stream order, and it grows by need."""
 
@@ -331,6 +362,43 @@ class FailureCallbackResourceAdaptor(UpstreamResourceAdaptor):
     @property
     def callback(self) -> Callable[[int], object] | None:
         """The function; ``None`` where another language made the resource."""
+
+class PrefetchResourceAdaptor(UpstreamResourceAdaptor):
+    """Moves memory that migrates (managed, or of the host where devices can use that) to the device of each request's stream.
+
+    A hint and nothing else: over memory that does not migrate, where the device or the driver lacks it, and on a stream that
+    is capturing, the memory is handed out as it is.
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
+    @property
+    def hints(self) -> bool:
+        """Whether memory of the upstream migrates, so that the driver is told anything at all."""
+    @property
+    def told(self) -> int:
+        """How often the driver was told."""
+
+class AlignedResourceAdaptor(UpstreamResourceAdaptor):
+    """Raises the alignment of what is large enough. The upstream aligns: no byte is asked for beyond the request. (RMM has this
+    in C++ only.)"""
+
+    def __init__(
+        self, upstream_mr: DeviceMemoryResource, alignment: _Size = 256, alignment_threshold: _Size = 0
+    ) -> None:
+        """``alignment``: a power of two up to 2 MiB; what is below 256 is 256. ``alignment_threshold``: blocks of fewer bytes
+        are left as they are."""
+    @property
+    def alignment(self) -> int:
+        """The alignment."""
+    @property
+    def alignment_threshold(self) -> int:
+        """The bytes from which on blocks are aligned to it."""
+
+class ThreadSafeResourceAdaptor(UpstreamResourceAdaptor):
+    """One call at a time for an upstream of user functions that cannot take more; every resource of tenure's own can. The
+    functions may come back to this resource on the same thread. (RMM has this in C++ only, and there they wait for ever.)"""
+
+    def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
 
 class StatisticsResourceAdaptor(UpstreamResourceAdaptor):
     """Counts what goes through."""

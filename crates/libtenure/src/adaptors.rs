@@ -3,16 +3,22 @@
 use std::ffi::{CString, c_char, c_void};
 
 use tenure_abi::*;
-use tenure_core::adaptor::{FailureCallback, OnFailure, Tracked, Tracking};
+use tenure_core::adaptor::{Aligned, FailureCallback, OnFailure, Prefetch, ThreadSafe, Tracked, Tracking};
 use tenure_core::error::{Error, Result};
+use tenure_core::prefetch::{Place, prefetch};
+use tenure_core::resource::leaf::{AsyncPool, SamHeadroom};
 use tenure_core::resource::{Named, Resource};
 use tenure_core::stack;
 use tenure_core::sync::Arc;
 use tenure_core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::buffer::use_on;
 use crate::callback::{face_of, failed};
+use crate::device::ordinal;
 use crate::guard::{self, exports};
-use crate::handles::{anchor_out, named, owner, pointer, text_out, upstream, writable, write};
+use crate::handles::{
+    BUFFERS, address, anchor_out, carried, named, owner, pointer, stream, text_out, upstream, writable, write,
+};
 use crate::library::Context;
 
 /// Text of an interpreter's frames beyond this is left out, in bytes.
@@ -77,6 +83,23 @@ pub(crate) fn asked_by(named: Named) -> Option<(u64, *mut c_void)> {
     Some((callback.face(), callback.context()))
 }
 
+/// Where a client wants memory to be; `None` where there is no device at all, hence nothing to move.
+fn place(device: i32) -> Result<Option<Place>> {
+    if device == TENURE_HOST {
+        return Ok(Some(Place::Host));
+    }
+    match ordinal(device) {
+        Ok(device) => Ok(Some(Place::Device(device))),
+        Err(Error::NoDevice(_)) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Says whether the driver was asked, to a client that wants to know.
+fn tell(told: *mut u32, asked: bool) -> Result<()> {
+    if told.is_null() { Ok(()) } else { write(told, u32::from(asked)) }
+}
+
 /// Shows one block to a client; says whether it wants more.
 fn show(
     block: &Tracked,
@@ -124,6 +147,62 @@ exports! { guard:
         let resource = Resource::new(FailureCallback::new(upstream(above)?, Box::new(asked)))?;
         taken.store(true, Ordering::Release);
         write(out, anchor_out(resource))?;
+    }
+
+    fn tenure_prefetch_create(above: tenure_resource, out: *mut tenure_resource) {
+        writable(out)?;
+        write(out, anchor_out(Resource::new(Prefetch::new(upstream(above)?))?))?;
+    }
+
+    fn tenure_aligned_create(
+        above: tenure_resource, alignment: usize, threshold: usize, out: *mut tenure_resource,
+    ) {
+        writable(out)?;
+        write(out, anchor_out(Resource::new(Aligned::new(upstream(above)?, alignment, threshold)?)?))?;
+    }
+
+    fn tenure_thread_safe_create(above: tenure_resource, out: *mut tenure_resource) {
+        writable(out)?;
+        write(out, anchor_out(Resource::new(ThreadSafe::new(upstream(above)?))?))?;
+    }
+
+    fn tenure_sam_headroom_create(headroom: u64, out: *mut tenure_resource) {
+        writable(out)?;
+        write(out, anchor_out(Resource::new(SamHeadroom::new(headroom))?))?;
+    }
+
+    fn tenure_async_managed_create(device: i32, out: *mut tenure_resource) {
+        writable(out)?;
+        write(out, anchor_out(Resource::new(AsyncPool::managed_of_default(ordinal(device)?)?)?))?;
+    }
+
+    fn tenure_prefetch(ptr: *const c_void, bytes: usize, device: i32, given: tenure_stream, told: *mut u32) {
+        // SAFETY: by the contract of the C ABI.
+        let stream = unsafe { carried(given) }?;
+        let asked = match place(device)? {
+            Some(place) => prefetch(address(ptr), bytes, place, stream)?,
+            None => false,
+        };
+        tell(told, asked)?;
+    }
+
+    fn tenure_buffer_prefetch(
+        buffer: tenure_buffer, device: i32, given: *const tenure_stream, told: *mut u32,
+    ) {
+        let (ptr, bytes, home) = BUFFERS.peek(buffer, |buffer| (buffer.ptr(), buffer.bytes(), buffer.home().clone()))?;
+        let Some(place) = place(device)? else { return tell(told, false) };
+        if given.is_null() {
+            let asked = home.can_be_named() && prefetch(ptr, bytes, place, home.as_stored())?;
+            return tell(told, asked);
+        }
+        // SAFETY: not null, and by the contract of the C ABI a stream that is alive during the call.
+        let given = unsafe { *given };
+        // SAFETY: as above.
+        let asked = prefetch(ptr, bytes, place, unsafe { carried(given) }?)?;
+        if asked {
+            use_on(buffer, stream(given)?)?;
+        }
+        tell(told, asked)?;
     }
 
     fn tenure_stack_set_source(source: tenure_stack_fn, given: tenure_owner) {

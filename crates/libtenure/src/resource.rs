@@ -120,8 +120,11 @@ exports! { guard:
             0 => HandleType::None,
             1 => HandleType::FileDescriptor,
             8 => HandleType::Fabric,
+            9 => HandleType::FileDescriptorOrFabric,
             other => {
-                return Err(Error::invalid(format!("handle_type {other} is unknown: 0 is none, 1 a file descriptor, 8 fabric")));
+                return Err(Error::invalid(format!(
+                    "handle_type {other} is unknown: 0 is none, 1 a file descriptor, 8 fabric, 9 either"
+                )));
             }
         };
         let pool = AsyncPool::new(AsyncOptions {

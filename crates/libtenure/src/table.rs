@@ -131,5 +131,12 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     tracking_list: tenure_tracking_list,
     tracking_text: tenure_tracking_text,
     failure_callback_create: tenure_failure_callback_create,
+    prefetch_create: tenure_prefetch_create,
+    aligned_create: tenure_aligned_create,
+    thread_safe_create: tenure_thread_safe_create,
+    sam_headroom_create: tenure_sam_headroom_create,
+    async_managed_create: tenure_async_managed_create,
+    prefetch: tenure_prefetch,
+    buffer_prefetch: tenure_buffer_prefetch,
     stack_set_source: tenure_stack_set_source,
 };

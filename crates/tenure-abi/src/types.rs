@@ -162,6 +162,9 @@ pub struct tenure_request {
     pub flags: u32,
 }
 
+/// For `tenure_prefetch`: the host, where a device is asked for.
+pub const TENURE_HOST: i32 = -2;
+
 /// What memory of a resource can do: the kernels can use it.
 pub const TENURE_DEVICE_ACCESSIBLE: u32 = 1;
 /// The host can dereference it.
@@ -365,7 +368,7 @@ pub struct tenure_async_options {
     pub has_release_threshold: u32,
     /// The device, or -1 for the current one.
     pub device: i32,
-    /// 0: not exportable; 1: file descriptor; 8: fabric.
+    /// 0: not exportable; 1: file descriptor; 8: fabric; 9: either.
     pub handle_type: u32,
     /// 1: streams that are given as raw values outlive every buffer that names them.
     pub stream_outlives_buffer: u32,

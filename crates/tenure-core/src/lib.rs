@@ -29,6 +29,7 @@ pub mod low_memory;
 pub mod misuse;
 pub mod ops;
 pub mod pool;
+pub mod prefetch;
 pub mod report;
 pub mod resource;
 pub mod stack;

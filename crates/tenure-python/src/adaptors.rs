@@ -19,6 +19,8 @@ use crate::errors::{self, raise_through};
 use crate::gil;
 use crate::kinds::{UpstreamResourceAdaptor, adaptor, make};
 use crate::resource::{self, DeviceMemoryResource};
+use crate::size;
+use crate::stream::device_number;
 use crate::table::api;
 
 /// Keeps a list of what is out.
@@ -256,8 +258,194 @@ impl FailureCallbackResourceAdaptor {
     }
 }
 
+/// Moves memory that migrates to the device that it is for.
+#[pyclass(extends = UpstreamResourceAdaptor, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct PrefetchResourceAdaptor;
+
+#[pymethods]
+impl PrefetchResourceAdaptor {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        adaptor(Self)
+    }
+
+    #[pyo3(signature = (upstream_mr))]
+    fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>) -> PyResult<()> {
+        let upstream = resource::argument(upstream_mr)?;
+        // SAFETY: the pointer is valid for writing.
+        make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
+            (api().prefetch_create)(upstream, out)
+        })
+    }
+
+    #[getter]
+    fn hints(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(DeviceMemoryResource::property(slf.as_super().as_super(), c"hints")? != 0)
+    }
+
+    #[getter]
+    fn told(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super().as_super(), c"told")
+    }
+}
+
+/// `DeviceBuffer.prefetch`: -1 is the host, as in CUDA's runtime.
+pub(crate) fn prefetch(
+    py: Python<'_>,
+    buffer: tenure_buffer,
+    device: Option<i32>,
+    stream: Option<tenure_stream>,
+) -> PyResult<bool> {
+    let device = match device {
+        Some(-1) => TENURE_HOST,
+        other => device_number(other)?,
+    };
+    let stream = stream.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let mut told = 0;
+    let out = &raw mut told;
+    // SAFETY: the handles are held by the caller's arguments; the pointers are valid during the call, or null for the home.
+    errors::call(py, || unsafe { (api().buffer_prefetch)(buffer, device, stream, out) })?;
+    Ok(told != 0)
+}
+
+/// Raises the alignment of what is large enough.
+#[pyclass(extends = UpstreamResourceAdaptor, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct AlignedResourceAdaptor;
+
+#[pymethods]
+impl AlignedResourceAdaptor {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, alignment=256, alignment_threshold=0)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        adaptor(Self)
+    }
+
+    #[pyo3(signature = (upstream_mr, alignment=None, alignment_threshold=None))]
+    fn __init__(
+        slf: &Bound<'_, Self>,
+        upstream_mr: &Bound<'_, PyAny>,
+        alignment: Option<&Bound<'_, PyAny>>,
+        alignment_threshold: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let upstream = resource::argument(upstream_mr)?;
+        let alignment = size::optional(alignment, "alignment")?.unwrap_or(256);
+        let threshold = size::optional(alignment_threshold, "alignment_threshold")?.unwrap_or(0);
+        // SAFETY: the pointer is valid for writing.
+        make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
+            (api().aligned_create)(upstream, alignment, threshold, out)
+        })
+    }
+
+    #[getter]
+    fn alignment(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super().as_super(), c"alignment")
+    }
+
+    #[getter]
+    fn alignment_threshold(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super().as_super(), c"alignment_threshold")
+    }
+}
+
+/// One call at a time.
+#[pyclass(extends = UpstreamResourceAdaptor, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct ThreadSafeResourceAdaptor;
+
+#[pymethods]
+impl ThreadSafeResourceAdaptor {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        adaptor(Self)
+    }
+
+    #[pyo3(signature = (upstream_mr))]
+    fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>) -> PyResult<()> {
+        let upstream = resource::argument(upstream_mr)?;
+        // SAFETY: the pointer is valid for writing.
+        make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
+            (api().thread_safe_create)(upstream, out)
+        })
+    }
+}
+
+/// Memory of the system's allocator that leaves some of the device free.
+#[pyclass(extends = DeviceMemoryResource, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct SamHeadroomMemoryResource;
+
+#[pymethods]
+impl SamHeadroomMemoryResource {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(headroom)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(Self)
+    }
+
+    #[pyo3(signature = (headroom))]
+    fn __init__(slf: &Bound<'_, Self>, headroom: &Bound<'_, PyAny>) -> PyResult<()> {
+        let headroom = size::bytes(headroom, "headroom")? as u64;
+        // SAFETY: the pointer is valid for writing.
+        make(slf.as_super(), None, |out| unsafe { (api().sam_headroom_create)(headroom, out) })
+    }
+
+    #[getter]
+    fn headroom(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super(), c"headroom")
+    }
+
+    #[getter]
+    fn hints(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        Ok(DeviceMemoryResource::property(slf.as_super(), c"hints")? != 0)
+    }
+}
+
+/// Stream-ordered managed memory from a device's own pool of it.
+#[pyclass(extends = DeviceMemoryResource, subclass, frozen, module = "tenure.mr")]
+pub(crate) struct CudaAsyncManagedMemoryResource;
+
+#[pymethods]
+impl CudaAsyncManagedMemoryResource {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(*, device=None)")]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(Self)
+    }
+
+    #[pyo3(signature = (*, device=None))]
+    fn __init__(slf: &Bound<'_, Self>, device: Option<i32>) -> PyResult<()> {
+        let device = device_number(device)?;
+        // SAFETY: the pointer is valid for writing.
+        make(slf.as_super(), None, |out| unsafe { (api().async_managed_create)(device, out) })
+    }
+
+    fn pool_handle(slf: &Bound<'_, Self>) -> PyResult<u64> {
+        DeviceMemoryResource::property(slf.as_super(), c"pool_handle")
+    }
+}
+
+/// An object without a resource yet, of the class of this file that fits a kind.
+pub(crate) fn blank<'py>(py: Python<'py>, kind: &str, handle: tenure_resource) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let base = || PyClassInitializer::from(DeviceMemoryResource::default());
+    Ok(Some(match kind {
+        "tracking" => Bound::new(py, adaptor(TrackingResourceAdaptor))?.into_any(),
+        "failure_callback" => Bound::new(py, adaptor(FailureCallbackResourceAdaptor::of(handle)))?.into_any(),
+        "prefetch" => Bound::new(py, adaptor(PrefetchResourceAdaptor))?.into_any(),
+        "aligned" => Bound::new(py, adaptor(AlignedResourceAdaptor))?.into_any(),
+        "thread_safe" => Bound::new(py, adaptor(ThreadSafeResourceAdaptor))?.into_any(),
+        "sam_headroom" => Bound::new(py, base().add_subclass(SamHeadroomMemoryResource))?.into_any(),
+        "cuda_async_managed" => Bound::new(py, base().add_subclass(CudaAsyncManagedMemoryResource))?.into_any(),
+        _ => return Ok(None),
+    }))
+}
+
 /// Adds the classes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<TrackingResourceAdaptor>()?;
-    module.add_class::<FailureCallbackResourceAdaptor>()
+    module.add_class::<FailureCallbackResourceAdaptor>()?;
+    module.add_class::<PrefetchResourceAdaptor>()?;
+    module.add_class::<AlignedResourceAdaptor>()?;
+    module.add_class::<ThreadSafeResourceAdaptor>()?;
+    module.add_class::<SamHeadroomMemoryResource>()?;
+    module.add_class::<CudaAsyncManagedMemoryResource>()
 }

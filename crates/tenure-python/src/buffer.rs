@@ -23,6 +23,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 use pyo3::{PyTypeInfo, ffi};
 use tenure_abi::*;
 
+use crate::adaptors;
 use crate::buffer_copy;
 use crate::buffer_export;
 use crate::current;
@@ -532,6 +533,14 @@ impl DeviceBuffer {
         let (buffer, carried) = (self.handle()?, stream.carried());
         // SAFETY: the handles are held by this object and by `stream`.
         call(py, || unsafe { (api().buffer_record_stream)(buffer, carried) })
+    }
+
+    #[pyo3(signature = (device=None, stream=None))]
+    fn prefetch(&self, py: Python<'_>, device: Option<i32>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        let stream = stream.map(|stream| stream::argument(Some(stream))).transpose()?;
+        let _turn = self.turn(py)?;
+        let (buffer, carried) = (self.handle()?, stream.as_ref().map(|stream| stream.carried()));
+        adaptors::prefetch(py, buffer, device, carried)
     }
 
     fn set_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tenure_abi::*;
 
-use crate::adaptors::{self, FailureCallbackResourceAdaptor, TrackingResourceAdaptor};
+use crate::adaptors;
 use crate::bins::{self, ArenaMemoryResource, BinningMemoryResource, FixedSizeMemoryResource};
 use crate::callback::{self, CallbackMemoryResource};
 use crate::errors::{call, check};
@@ -49,14 +49,13 @@ pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<B
         "arena" => Bound::new(py, adaptor().add_subclass(ArenaMemoryResource))?.into_any(),
         "limiting" => Bound::new(py, adaptor().add_subclass(LimitingResourceAdaptor))?.into_any(),
         "statistics" => Bound::new(py, adaptor().add_subclass(StatisticsResourceAdaptor))?.into_any(),
-        "tracking" => Bound::new(py, adaptor().add_subclass(TrackingResourceAdaptor))?.into_any(),
-        "failure_callback" => {
-            Bound::new(py, adaptor().add_subclass(FailureCallbackResourceAdaptor::of(handle)))?.into_any()
-        }
         _ if callback::is_ours(handle) => {
             Bound::new(py, base().add_subclass(CallbackMemoryResource::of(handle)))?.into_any()
         }
-        _ => Bound::new(py, base())?.into_any(),
+        kind => match adaptors::blank(py, kind, handle)? {
+            Some(object) => object,
+            None => Bound::new(py, base())?.into_any(),
+        },
     })
 }
 
@@ -130,11 +129,6 @@ impl CudaAsyncMemoryResource {
         device: Option<i32>,
         stream_outlives_buffer: bool,
     ) -> PyResult<()> {
-        if enable_ipc && enable_fabric {
-            return Err(PyValueError::new_err(
-                "enable_ipc and enable_fabric exclude each other: a driver pool has one type of handle",
-            ));
-        }
         let threshold = size::optional(release_threshold, "release_threshold")?;
         let options = tenure_async_options {
             size: size_of::<tenure_async_options>(),
@@ -142,7 +136,7 @@ impl CudaAsyncMemoryResource {
             release_threshold: threshold.unwrap_or(0) as u64,
             has_release_threshold: u32::from(threshold.is_some()),
             device: device_number(device)?,
-            handle_type: if enable_fabric { 8 } else { u32::from(enable_ipc) },
+            handle_type: u32::from(enable_ipc) | if enable_fabric { 8 } else { 0 },
             stream_outlives_buffer: u32::from(stream_outlives_buffer),
         };
         // SAFETY: both pointers are valid during the call.

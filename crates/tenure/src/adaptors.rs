@@ -1,4 +1,5 @@
-//! Adaptors: a list of what is out ([`Tracking`]), and somebody to ask before a request fails ([`FailureCallback`]).
+//! Adaptors: a list of what is out ([`Tracking`]), somebody to ask before a request fails ([`FailureCallback`]), hints where
+//! memory will be needed ([`Prefetch`]), a larger alignment ([`Aligned`]), and one call at a time ([`ThreadSafe`]).
 //!
 //! Unsafe in this file: calls through the table, and the functions that the library calls back.
 
@@ -7,10 +8,13 @@ use std::ops::Deref;
 
 use tenure_abi::*;
 
+use crate::buffer::DeviceBuffer;
 use crate::callbacks::enter;
+use crate::device::Device;
 use crate::error::{Error, Result, check};
 use crate::pool::kind;
 use crate::resource::Resource;
+use crate::stream::StreamRef;
 use crate::{api, owner};
 
 kind! {
@@ -162,4 +166,157 @@ unsafe extern "C" fn asked(context: *mut c_void, bytes: usize, again: *mut u32) 
         unsafe { again.write(u32::from(answer)) };
         Ok(())
     })
+}
+
+kind! {
+    /// Moves memory that migrates to the device of each request's stream. A hint and nothing else.
+    ///
+    /// # Examples
+    /// ```
+    /// use tenure::{DeviceBuffer, Prefetch, Stream};
+    ///
+    /// let hinted = Prefetch::new(&tenure::managed()?)?;
+    /// let buffer = DeviceBuffer::new_in(1000, &Stream::create()?, &hinted)?;
+    /// println!("the driver was told {} times", hinted.told()?);
+    /// # drop(buffer);
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    Prefetch, "prefetch"
+}
+
+impl Prefetch {
+    /// Moves what `upstream` makes, if it migrates, to where it is going to be used.
+    ///
+    /// # Errors
+    /// [`Error::Load`] without a library.
+    pub fn new(upstream: &Resource) -> Result<Self> {
+        // SAFETY: the pointer is valid for writing.
+        Resource::made(|api, out| unsafe { (api.prefetch_create)(upstream.as_raw(), out) })?.try_into()
+    }
+
+    /// Whether memory of the upstream migrates, so that the driver is told anything at all.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn hints(&self) -> Result<bool> {
+        Ok(self.property("hints")? != 0)
+    }
+
+    /// How often the driver was told.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn told(&self) -> Result<u64> {
+        self.property("told")
+    }
+}
+
+kind! {
+    /// Raises the alignment of what is large enough.
+    ///
+    /// # Examples
+    /// ```
+    /// use tenure::{Aligned, DeviceBuffer, Stream};
+    ///
+    /// let aligned = Aligned::new(&tenure::cuda()?, 64 << 10, 1 << 20)?;
+    /// let buffer = DeviceBuffer::new_in(1 << 20, &Stream::create()?, &aligned)?;
+    /// assert_eq!(buffer.ptr() as usize % (64 << 10), 0);
+    /// # drop(buffer);
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    Aligned, "aligned"
+}
+
+impl Aligned {
+    /// Aligns blocks of `threshold` bytes and more to `alignment`, which is raised to 256 where it is less.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an alignment that is no power of two, or larger than 2 MiB.
+    pub fn new(upstream: &Resource, alignment: usize, threshold: usize) -> Result<Self> {
+        // SAFETY: the pointer is valid for writing.
+        Resource::made(|api, out| unsafe { (api.aligned_create)(upstream.as_raw(), alignment, threshold, out) })?
+            .try_into()
+    }
+
+    /// The alignment, in bytes.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn alignment(&self) -> Result<u64> {
+        self.property("alignment")
+    }
+
+    /// What is smaller than this is not aligned any further, in bytes.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn alignment_threshold(&self) -> Result<u64> {
+        self.property("alignment_threshold")
+    }
+}
+
+kind! {
+    /// One call at a time for an upstream of user functions that cannot take more. Every resource of tenure's own can.
+    ThreadSafe, "thread_safe"
+}
+
+impl ThreadSafe {
+    /// Lets one call at a time through to `upstream`, whose functions may come back to this resource on the same thread.
+    ///
+    /// # Errors
+    /// [`Error::Load`] without a library.
+    pub fn new(upstream: &Resource) -> Result<Self> {
+        // SAFETY: the pointer is valid for writing.
+        Resource::made(|api, out| unsafe { (api.thread_safe_create)(upstream.as_raw(), out) })?.try_into()
+    }
+}
+
+/// Memory of the system's allocator that is at home on the device of each request as far as that has more than `headroom`
+/// bytes free, and on the host beyond. A hint: where devices cannot use memory of the host it is that of
+/// [`system`](crate::system), and the property `"hints"` is 0.
+///
+/// # Errors
+/// [`Error::Load`] without a library.
+pub fn sam_headroom(headroom: u64) -> Result<Resource> {
+    // SAFETY: the pointer is valid for writing.
+    Resource::made(|api, out| unsafe { (api.sam_headroom_create)(headroom, out) })
+}
+
+/// Asks the driver to move memory to `device`, or to the host (`None`), in the order of `stream`; says whether it was asked. A
+/// hint is no error where memory does not migrate, the device or the driver lacks it, or the stream is capturing.
+///
+/// # Errors
+/// [`Error::Load`] without a library.
+#[expect(clippy::not_unsafe_ptr_arg_deref, reason = "the driver is asked about the pointer, and never follows it here")]
+pub fn prefetch<'a>(
+    ptr: *const c_void,
+    bytes: usize,
+    device: Option<&Device>,
+    stream: impl Into<StreamRef<'a>>,
+) -> Result<bool> {
+    let api = api()?;
+    let mut told = 0;
+    // SAFETY: the stream is alive during the call; the pointer is valid for writing.
+    check(api, unsafe { (api.prefetch)(ptr, bytes, place(device), stream.into().raw, &mut told) })?;
+    Ok(told != 0)
+}
+
+fn place(device: Option<&Device>) -> i32 {
+    device.map_or(TENURE_HOST, Device::ordinal)
+}
+
+impl DeviceBuffer {
+    /// Asks the driver to move the memory to `device`, or to the host (`None`), in the order of `stream`; says whether it was
+    /// asked. A hint is no error where memory does not migrate or the device lacks it. The stream is
+    /// [recorded](DeviceBuffer::record_stream) then, if it is not the home.
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn prefetch<'a>(&self, device: Option<&Device>, stream: impl Into<StreamRef<'a>>) -> Result<bool> {
+        let api = api()?;
+        let (mut told, stream) = (0, stream.into().raw);
+        // SAFETY: the stream is alive during the call; the pointers are valid.
+        check(api, unsafe { (api.buffer_prefetch)(self.handle, place(device), &stream, &mut told) })?;
+        Ok(told != 0)
+    }
 }

@@ -78,7 +78,7 @@ pub mod sim;
 mod stream;
 mod typed;
 
-pub use adaptors::{FailureCallback, Tracked, Tracking};
+pub use adaptors::{Aligned, FailureCallback, Prefetch, ThreadSafe, Tracked, Tracking, prefetch, sam_headroom};
 pub use bins::{Arena, ArenaBuilder, Binning, BinningBuilder, FixedSize, FixedSizeBuilder};
 pub use buffer::{Detached, DeviceBuffer};
 pub use bytes::Bytes;

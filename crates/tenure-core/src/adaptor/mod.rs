@@ -5,17 +5,23 @@
 //! free comes back from there as an error before anything here has changed. No adaptor needs a map of blocks for that;
 //! [`Tracking`] keeps one because its list is what it is for.
 
+pub mod aligned;
 pub mod failure;
 pub mod limiting;
 pub(crate) mod outstanding;
+pub mod prefetch;
 pub mod statistics;
 pub(crate) mod tally;
+pub mod thread_safe;
 pub mod tracking;
 
+pub use aligned::Aligned;
 pub use failure::{FailureCallback, OnFailure};
 pub use limiting::Limiting;
+pub use prefetch::Prefetch;
 pub use statistics::Statistics;
 pub use tally::{Counter, Counters};
+pub use thread_safe::ThreadSafe;
 pub use tracking::{Tracked, Tracking};
 
 /// What an adaptor with a field `upstream` answers as its upstream does.
