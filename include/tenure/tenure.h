@@ -189,9 +189,9 @@
 #define TENURE_RESOURCE_CURRENT UINT64_MAX
 
 /**
- * For `tenure_prefetch`: to the host.
+ * For `tenure_prefetch`: the host, where a device is asked for.
  */
-#define TENURE_PREFETCH_HOST (-2)
+#define TENURE_HOST (-2)
 
 /**
  * What memory of a resource can do: the kernels can use it.
@@ -484,7 +484,7 @@ typedef struct tenure_async_options {
    */
   int32_t device;
   /**
-   * 0: not exportable; 1: file descriptor; 8: fabric.
+   * 0: not exportable; 1: file descriptor; 8: fabric; 9: either.
    */
   uint32_t handle_type;
   /**
@@ -936,6 +936,48 @@ typedef uint64_t tenure_graph;
 typedef uint64_t tenure_stream_pool;
 
 /**
+ * One block that is out, as a tracking adaptor lists it. It is valid during the call that gets it.
+ */
+typedef struct tenure_tracked {
+  /**
+   * Bytes of this structure.
+   */
+  size_t size;
+  /**
+   * Where it starts.
+   */
+  void *ptr;
+  /**
+   * Its size in bytes, as it was asked for.
+   */
+  size_t bytes;
+  /**
+   * Where it came from: one frame a line, those of an interpreter first; empty where stacks are not
+   * kept.
+   */
+  const char *stack;
+} tenure_tracked;
+
+/**
+ * Gets one block of a list. A value other than 0 ends the list.
+ */
+typedef int32_t (*tenure_tracked_fn)(void *context, const struct tenure_tracked *block);
+
+/**
+ * Asked when `bytes` bytes are not to be had: writes 1 to `again` for another try, 0 to give up.
+ * Called without a lock, on any thread, perhaps on several at once; it may allocate and free. A
+ * function that fails calls `tenure_error_set` and returns the status, which whoever asked for
+ * memory gets then.
+ */
+typedef tenure_status (*tenure_failure_fn)(void *context, size_t bytes, uint32_t *again);
+
+/**
+ * Tells the frames of an interpreter that are on this thread now: writes at most `capacity` bytes
+ * of text to `out`, one frame a line, the innermost first, and returns how many bytes that were.
+ */
+typedef size_t (*tenure_stack_fn)(void *context, char *out, size_t capacity);
+
+/**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
  * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
  * beyond `size` is not there.
@@ -1166,10 +1208,33 @@ typedef struct tenure_api {
   tenure_status (*stream_pool_next)(tenure_stream_pool pool, struct tenure_stream *out);
   tenure_status (*stream_pool_at)(tenure_stream_pool pool, size_t number, struct tenure_stream *out);
   tenure_status (*stream_pool_release)(tenure_stream_pool pool);
+  tenure_status (*tracking_create)(tenure_resource upstream,
+                                   uint32_t capture_stacks,
+                                   tenure_resource *out);
+  tenure_status (*tracking_list)(tenure_resource resource, tenure_tracked_fn visit, void *context);
+  tenure_status (*tracking_text)(tenure_resource resource, struct tenure_text *out);
+  tenure_status (*failure_callback_create)(tenure_resource upstream,
+                                           tenure_failure_fn callback,
+                                           struct tenure_owner owner,
+                                           tenure_resource *out);
+  tenure_status (*prefetch_create)(tenure_resource upstream, tenure_resource *out);
+  tenure_status (*aligned_create)(tenure_resource upstream,
+                                  size_t alignment,
+                                  size_t threshold,
+                                  tenure_resource *out);
+  tenure_status (*thread_safe_create)(tenure_resource upstream, tenure_resource *out);
+  tenure_status (*sam_headroom_create)(uint64_t headroom, tenure_resource *out);
+  tenure_status (*async_managed_create)(int32_t device, tenure_resource *out);
   tenure_status (*prefetch)(const void *ptr,
                             size_t bytes,
                             int32_t device,
-                            struct tenure_stream stream);
+                            struct tenure_stream stream,
+                            uint32_t *told);
+  tenure_status (*buffer_prefetch)(tenure_buffer buffer,
+                                   int32_t device,
+                                   const struct tenure_stream *stream,
+                                   uint32_t *told);
+  tenure_status (*stack_set_source)(tenure_stack_fn source, struct tenure_owner owner);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -1506,8 +1571,9 @@ tenure_status tenure_statistics_push(tenure_resource resource, struct tenure_sta
 tenure_status tenure_statistics_pop(tenure_resource resource, struct tenure_statistics *out);
 
 /**
- * The context of a resource that was made by `tenure_callback_create` with this `drop` function; null
- * where it was not. Valid while the resource lives.
+ * The context of a resource that was made by `tenure_callback_create` with this `drop` function, or by
+ * `tenure_failure_callback_create` with an owner that is released by it; null where it was not. Valid
+ * while the resource lives.
  */
 tenure_status tenure_callback_context(tenure_resource resource,
                                       void (*drop)(void*),
@@ -2019,17 +2085,103 @@ tenure_status tenure_stream_pool_at(tenure_stream_pool pool,
  */
 tenure_status tenure_stream_pool_release(tenure_stream_pool pool);
 
-/* ---- managed memory -------------------------------------------------------------------------- */
+/* ---- adaptors -------------------------------------------------------------------------------- */
 
 /**
- * Moves managed memory to a device (-1: the current one; `TENURE_PREFETCH_HOST`: to the host) in
- * the order of `stream`. A hint: other memory stays where it is, and so does all memory where the
- * device cannot be told. The range is alive until the move is done.
+ * Keeps a list of what is out. `capture_stacks` 1: each block keeps the stack of its allocation,
+ * which costs microseconds.
+ */
+tenure_status tenure_tracking_create(tenure_resource upstream,
+                                     uint32_t capture_stacks,
+                                     tenure_resource *out);
+
+/**
+ * Calls `visit` for each block that is out at this moment, by address, without a lock. Names of
+ * native frames are looked up now, which takes up to seconds the first time.
+ */
+tenure_status tenure_tracking_list(tenure_resource resource,
+                                   tenure_tracked_fn visit,
+                                   void *context);
+
+/**
+ * The same as text: `"0x7f0000000000: 1024 B"` and a line end for each block, its stack behind it
+ * where there is one.
+ */
+tenure_status tenure_tracking_text(tenure_resource resource, struct tenure_text *out);
+
+/**
+ * Asks `callback` whenever `upstream` is out of memory, and for no other error. It may say "again"
+ * for as long as something is freed meanwhile: 100 tries in a row that find no fewer live bytes,
+ * no larger free block and no more free memory of the device than before end the request with its
+ * error. A request that the callback itself makes through this resource does not ask it again.
+ * `owner` keeps the context alive.
+ */
+tenure_status tenure_failure_callback_create(tenure_resource upstream,
+                                             tenure_failure_fn callback,
+                                             struct tenure_owner owner,
+                                             tenure_resource *out);
+
+/**
+ * Moves memory that migrates (managed, or of the host where devices can use that) to the device of
+ * each request's stream. A hint: over other memory, and where the device or the driver lacks it,
+ * nothing is done; the properties `"hints"` and `"told"` say so.
+ */
+tenure_status tenure_prefetch_create(tenure_resource upstream, tenure_resource *out);
+
+/**
+ * Aligns blocks of `threshold` bytes and more to `alignment`, a power of two up to 2 MiB; what is
+ * below 256 is 256.
+ */
+tenure_status tenure_aligned_create(tenure_resource upstream,
+                                    size_t alignment,
+                                    size_t threshold,
+                                    tenure_resource *out);
+
+/**
+ * One call at a time for an upstream of user functions that cannot take more; every resource of
+ * the library's own can. The functions may come back to this resource on the same thread.
+ */
+tenure_status tenure_thread_safe_create(tenure_resource upstream, tenure_resource *out);
+
+/**
+ * Memory of the system's allocator that is at home on the device of each request as far as that
+ * has more than `headroom` bytes free, and on the host beyond. A hint: where devices cannot use
+ * memory of the host, it is that of `tenure_system_resource` (property `"hints"`).
+ */
+tenure_status tenure_sam_headroom_create(uint64_t headroom, tenure_resource *out);
+
+/**
+ * Stream-ordered managed memory from the default pool of managed memory of a device (-1: the
+ * current one), which keeps what is free from now on. `TENURE_ERROR_UNSUPPORTED` before CUDA 13
+ * and on devices that do not use managed memory together with the host.
+ */
+tenure_status tenure_async_managed_create(int32_t device, tenure_resource *out);
+
+/**
+ * Asks the driver to move memory to a device (-1: the current one; `TENURE_HOST`: to the host), in
+ * the order of `stream`. Writes to `told` (may be null) whether it was asked: a hint is no error
+ * where memory does not migrate, the device or the driver lacks it, or the stream is capturing.
  */
 tenure_status tenure_prefetch(const void *ptr,
                               size_t bytes,
                               int32_t device,
-                              struct tenure_stream stream);
+                              struct tenure_stream stream,
+                              uint32_t *told);
+
+/**
+ * `tenure_prefetch` of a buffer, in the order of `stream`, or of its home where that is null. Another
+ * stream than the home is recorded as one that uses it.
+ */
+tenure_status tenure_buffer_prefetch(tenure_buffer buffer,
+                                     int32_t device,
+                                     const struct tenure_stream *stream,
+                                     uint32_t *told);
+
+/**
+ * For the face of an interpreter: who tells its frames where a stack is kept. Null: nobody.
+ * `owner` keeps the context alive.
+ */
+tenure_status tenure_stack_set_source(tenure_stack_fn source, struct tenure_owner owner);
 
 /* ---- finding the library at run time --------------------------------------------------------- */
 
@@ -2069,6 +2221,7 @@ TENURE_STATIC_ASSERT(sizeof(tenure_async_options) == 40, tenure_async_options_ha
 TENURE_STATIC_ASSERT(sizeof(struct tenure_buffer_view) == 72, tenure_buffer_view_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_detached) == 64, tenure_detached_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(struct tenure_device_info) == 200, tenure_device_info_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_tracked) == 32, tenure_tracked_has_the_size_of_the_library);
 #endif
 
 #if defined(__cplusplus) && defined(__GNUC__)

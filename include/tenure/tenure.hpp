@@ -24,6 +24,7 @@
  * | stream_pool.hpp | cuda_stream_pool                                                                 |
  * | resource.hpp  | mr::resource, owner_of                                                             |
  * | resources.hpp | the concrete resources and adaptors                                                |
+ * | adaptors.hpp  | tracking, failure callback, prefetch, aligned, thread-safe                         |
  * | bins.hpp      | fixed-size, binning and arena resources                                            |
  * | callback.hpp  | resources of your own code, resource_cast                                          |
  * | capture.hpp   | memory of graphs: shared_arena, capture_scope                                      |
@@ -38,6 +39,7 @@
 
 #pragma once
 
+#include <tenure/adaptors.hpp>
 #include <tenure/bins.hpp>
 #include <tenure/buffer.hpp>
 #include <tenure/callback.hpp>

@@ -369,10 +369,6 @@ class DeviceBuffer:
         bytes are copied, on ``stream`` (default: the home stream), which becomes the home. On failure nothing changed."""
     def reserve(self, new_capacity: _Size, stream: _AnyStream | None = None) -> None:
         """Makes sure of a capacity."""
-    def prefetch(self, device: int | None = None, stream: _AnyStream | None = None) -> None:
-        """Moves the memory, where it is managed, to ``device`` (default: the current one; -1: to the host) in the order of
-        ``stream`` (default: the home stream). A hint: other memory stays where it is, and so does all where the device cannot
-        be told."""
     def shrink_to_fit(self, stream: _AnyStream | None = None) -> None:
         """Reduces the capacity to the size."""
     def copy(self, stream: _AnyStream | None = None, mr: DeviceMemoryResource | None = None) -> Self:
@@ -396,6 +392,10 @@ class DeviceBuffer:
     def record_stream(self, stream: _AnyStream) -> None:
         """Says that work on ``stream`` uses the memory: it is not reused before all work that is enqueued there until the
         free is done."""
+    def prefetch(self, device: int | None = None, stream: _AnyStream | None = None) -> bool:
+        """Asks the driver to move the memory to a device (default: the current one; -1: to the host), in the order of
+        ``stream`` (default: the home stream). Returns whether it was asked: a hint is no error where memory does not migrate,
+        the device or the driver lacks it, or the stream is capturing. Another stream than the home is recorded."""
     def set_stream(self, stream: _AnyStream) -> None:
         """Makes ``stream`` the home stream. Nothing is waited for; the old home stays among the recorded streams."""
     def close(self, stream: _AnyStream | None = None) -> None:

@@ -13,22 +13,29 @@ from typing_extensions import disjoint_base
 from . import Stream, _Address, _AnyStream, _Size
 
 __all__ = [
+    "AlignedResourceAdaptor",
     "ArenaMemoryResource",
     "BinningMemoryResource",
     "CallbackMemoryResource",
+    "CudaAsyncManagedMemoryResource",
     "CudaAsyncMemoryResource",
     "CudaAsyncViewMemoryResource",
     "CudaMemoryResource",
     "DeviceMemoryResource",
+    "FailureCallbackResourceAdaptor",
     "FixedSizeMemoryResource",
     "LimitingResourceAdaptor",
     "ManagedMemoryResource",
     "MemoryInfo",
     "PinnedHostMemoryResource",
     "PoolMemoryResource",
+    "PrefetchResourceAdaptor",
+    "SamHeadroomMemoryResource",
     "Statistics",
     "StatisticsResourceAdaptor",
     "SystemMemoryResource",
+    "ThreadSafeResourceAdaptor",
+    "TrackingResourceAdaptor",
     "UpstreamResourceAdaptor",
     "available_device_memory",
     "get_current_device_resource",
@@ -181,6 +188,32 @@ class CudaAsyncViewMemoryResource(DeviceMemoryResource):
     def pool_handle(self) -> int:
         """The driver's pool (``CUmemoryPool``)."""
 
+class CudaAsyncManagedMemoryResource(DeviceMemoryResource):
+    """Stream-ordered managed memory from the default pool of managed memory of a device, which keeps what is free from now on.
+    ``NotImplementedError`` (a ``RuntimeError``) before CUDA 13 and on devices that do not use managed memory together with the
+    host."""
+
+    def __init__(self, *, device: int | None = None) -> None:
+        """``device`` defaults to the current one."""
+    def pool_handle(self) -> int:
+        """The driver's pool (``CUmemoryPool``)."""
+
+class SamHeadroomMemoryResource(DeviceMemoryResource):
+    """Memory of the system's allocator that is at home on the device of each request as far as that has more than ``headroom``
+    bytes free, and on the host beyond.
+
+    A hint: where devices cannot use memory of the host, it is that of ``SystemMemoryResource``.
+    """
+
+    def __init__(self, headroom: _Size) -> None:
+        """``headroom``: the bytes of each device that are left to others."""
+    @property
+    def headroom(self) -> int:
+        """The bytes of each device that are left to others."""
+    @property
+    def hints(self) -> bool:
+        """Whether devices can use memory of the host, so that the driver is told anything at all."""
+
 class PoolMemoryResource(UpstreamResourceAdaptor):
     """A pool: requests are served from memory that it holds, in stream order, and it grows by need."""
 
@@ -286,6 +319,88 @@ class LimitingResourceAdaptor(UpstreamResourceAdaptor):
         """Bytes that are handed out."""
     def get_allocation_limit(self) -> int:
         """The limit."""
+
+class TrackingResourceAdaptor(UpstreamResourceAdaptor):
+    """Keeps a list of the blocks that are out, with the stack of each allocation where that is wanted.
+
+    Stacks show the Python frames first, then the native ones, whose names are looked up when the list is asked for (seconds
+    the first time). Keeping one costs microseconds, and takes the interpreter lock on threads that Python knows.
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource, capture_stacks: bool = False) -> None: ...
+    @property
+    def capture_stacks(self) -> bool:
+        """Whether stacks are kept."""
+    def get_allocated_bytes(self) -> int:
+        """Bytes that are out."""
+    def get_outstanding_allocations(self) -> list[tuple[int, int, str]]:
+        """The blocks that are out, by address: address, bytes, and the stack (empty where stacks are not kept)."""
+    def get_outstanding_allocations_str(self) -> str:
+        """The same as text: ``0x7f0000000000: 1024 B`` and a line end for each block, its stack behind it where there is one.
+        Empty when nothing is out."""
+    def log_outstanding_allocations(self) -> None:
+        """Hands that text to ``logging.getLogger("tenure")`` at level ``DEBUG``."""
+
+class FailureCallbackResourceAdaptor(UpstreamResourceAdaptor):
+    """Asks a function before a request fails for want of memory: ``callback(nbytes)`` returns whether to try again.
+
+    **When.** Only out of memory asks, whoever says so: a ``CudaError``, an ``OwnershipError`` or another exception of the
+    upstream goes straight to the caller. The function is called on the thread that asks for memory, perhaps on several at
+    once, without a lock, and may allocate and free. A request that it makes through this very resource does not ask it again.
+
+    **Trying again has an end.** ``True`` is believed for as long as something becomes free. A try before which nothing has
+    become better than at any failure of this request (no fewer live bytes in the upstream, no larger free block, no more free
+    memory of the device) is idle, and 100 idle tries in a row end the request with its ``MemoryError``, which says so. A
+    function that has to wait until others free waits by itself and then returns.
+
+    **Exceptions.** What the function raises, ``KeyboardInterrupt`` included, is what the caller gets, as the same object.
+    Once the interpreter ends (tenure's ``atexit`` hook) it is not called any more: the request fails.
+
+    **Ownership.** The resource owns the function: it stays as long as a buffer, an adaptor, the table or another language needs
+    the resource. A cycle through it is collected as for ``CallbackMemoryResource``.
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource, callback: Callable[[int], object]) -> None: ...
+    @property
+    def callback(self) -> Callable[[int], object] | None:
+        """The function; ``None`` where another language made the resource."""
+
+class PrefetchResourceAdaptor(UpstreamResourceAdaptor):
+    """Moves memory that migrates (managed, or of the host where devices can use that) to the device of each request's stream.
+
+    A hint and nothing else: over memory that does not migrate, where the device or the driver lacks it, and on a stream that
+    is capturing, the memory is handed out as it is.
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
+    @property
+    def hints(self) -> bool:
+        """Whether memory of the upstream migrates, so that the driver is told anything at all."""
+    @property
+    def told(self) -> int:
+        """How often the driver was told."""
+
+class AlignedResourceAdaptor(UpstreamResourceAdaptor):
+    """Raises the alignment of what is large enough. The upstream aligns: no byte is asked for beyond the request. (RMM has this
+    in C++ only.)"""
+
+    def __init__(
+        self, upstream_mr: DeviceMemoryResource, alignment: _Size = 256, alignment_threshold: _Size = 0
+    ) -> None:
+        """``alignment``: a power of two up to 2 MiB; what is below 256 is 256. ``alignment_threshold``: blocks of fewer bytes
+        are left as they are."""
+    @property
+    def alignment(self) -> int:
+        """The alignment."""
+    @property
+    def alignment_threshold(self) -> int:
+        """The bytes from which on blocks are aligned to it."""
+
+class ThreadSafeResourceAdaptor(UpstreamResourceAdaptor):
+    """One call at a time for an upstream of user functions that cannot take more; every resource of tenure's own can. The
+    functions may come back to this resource on the same thread. (RMM has this in C++ only, and there they wait for ever.)"""
+
+    def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
 
 class StatisticsResourceAdaptor(UpstreamResourceAdaptor):
     """Counts what goes through."""

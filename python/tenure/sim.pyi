@@ -1,7 +1,8 @@
 """The simulated device and its levers, for tests.
 
 ``TENURE_DEVICE=sim`` chooses it; ``TENURE_SIM_DEVICES`` and ``TENURE_SIM_MEMORY`` size it, or ``configure`` does;
-``TENURE_SIM_VIRTUAL_MEMORY=0`` makes its devices say that they cannot map pages.
+``TENURE_SIM_VIRTUAL_MEMORY=0`` makes its devices say that they cannot map pages, ``TENURE_SIM_PAGEABLE_ACCESS=1`` that they
+can use ordinary memory of the host.
 
 >>> tenure.sim.fail_next("cuMemAlloc", 2)
 >>> tenure.mr.CudaMemoryResource().allocate(100)

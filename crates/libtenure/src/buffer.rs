@@ -20,7 +20,7 @@ fn with<R>(buffer: tenure_buffer, f: impl FnOnce(&mut Buffer) -> Result<R>) -> R
 }
 
 /// Notes that work on `stream` uses the buffer. Several threads may do so at once.
-fn use_on(buffer: tenure_buffer, stream: StreamHold) -> Result<()> {
+pub(crate) fn use_on(buffer: tenure_buffer, stream: StreamHold) -> Result<()> {
     let uses = BUFFERS.peek(buffer, |buffer| buffer.original())?.uses(stream);
     // What it knew already is dropped outside the lock.
     drop(BUFFERS.peek(buffer, |buffer| buffer.add_uses(uses))?);

@@ -11,6 +11,7 @@
 
 #![allow(clippy::missing_safety_doc, reason = "the contract of each exported function is its text in tenure-abi")]
 
+mod adaptors;
 mod bins;
 mod buffer;
 mod callback;

@@ -11,6 +11,7 @@ use tenure_core::resource::leaf::{AsyncOptions, AsyncPool, HandleType, shared};
 use tenure_core::resource::{DEFAULT_ALIGNMENT, Resource, registry};
 use tenure_core::sync::Mutex;
 
+use crate::adaptors::asked_by;
 use crate::callback::{Functions, face_of};
 use crate::device::ordinal;
 use crate::guard::{exports, set};
@@ -119,8 +120,11 @@ exports! { guard:
             0 => HandleType::None,
             1 => HandleType::FileDescriptor,
             8 => HandleType::Fabric,
+            9 => HandleType::FileDescriptorOrFabric,
             other => {
-                return Err(Error::invalid(format!("handle_type {other} is unknown: 0 is none, 1 a file descriptor, 8 fabric")));
+                return Err(Error::invalid(format!(
+                    "handle_type {other} is unknown: 0 is none, 1 a file descriptor, 8 fabric, 9 either"
+                )));
             }
         };
         let pool = AsyncPool::new(AsyncOptions {
@@ -388,11 +392,12 @@ exports! { run:
     ) {
         writable(out)?;
         let named = named(resource)?;
-        let context = named
-            .downcast::<CallbackResource>()
-            .filter(|callback| callback.callbacks().face() == face_of(drop))
-            .map_or(std::ptr::null_mut(), CallbackResource::context);
-        write(out, context)?;
+        let context = match named.downcast::<CallbackResource>() {
+            Some(callback) => Some((callback.callbacks().face(), callback.context())),
+            None => asked_by(named),
+        };
+        let context = context.filter(|(face, _)| *face == face_of(drop));
+        write(out, context.map_or(std::ptr::null_mut(), |(_, context)| context))?;
     }
 }
 

@@ -1,14 +1,13 @@
-//! Stream pools, and moving managed memory ahead of its use.
+//! Stream pools.
 
 use tenure_abi::*;
 use tenure_core::error::Result;
-use tenure_core::prefetch::{Place, prefetch};
 use tenure_core::stream_pool::StreamPool;
 use tenure_core::sync::Arc;
 
 use crate::device::ordinal;
 use crate::guard::exports;
-use crate::handles::{address, stream, stream_out, stream_release, stream_retain, writable, write};
+use crate::handles::{stream_out, stream_release, stream_retain, writable, write};
 use crate::slab::Slab;
 
 static POOLS: Slab<Arc<Seated>, ()> = Slab::new(9, "stream pool");
@@ -73,15 +72,6 @@ exports! { guard:
         writable(out)?;
         let pool = pool(given)?;
         write(out, pool.give(pool.pool.index(number))?)?;
-    }
-
-    fn tenure_prefetch(ptr: *const std::ffi::c_void, bytes: usize, device: i32, given: tenure_stream) {
-        let to = match device {
-            TENURE_PREFETCH_HOST => Place::Host,
-            device => Place::Device(ordinal(device)?),
-        };
-        let hold = stream(given)?;
-        prefetch(address(ptr), bytes, to, hold.as_carried())?;
     }
 }
 

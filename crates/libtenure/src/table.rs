@@ -3,8 +3,8 @@
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
-    bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*, resource::*, sim::*,
-    stream_pool::*,
+    adaptors::*, bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*,
+    resource::*, sim::*, stream_pool::*,
 };
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
@@ -133,5 +133,16 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     stream_pool_next: tenure_stream_pool_next,
     stream_pool_at: tenure_stream_pool_at,
     stream_pool_release: tenure_stream_pool_release,
+    tracking_create: tenure_tracking_create,
+    tracking_list: tenure_tracking_list,
+    tracking_text: tenure_tracking_text,
+    failure_callback_create: tenure_failure_callback_create,
+    prefetch_create: tenure_prefetch_create,
+    aligned_create: tenure_aligned_create,
+    thread_safe_create: tenure_thread_safe_create,
+    sam_headroom_create: tenure_sam_headroom_create,
+    async_managed_create: tenure_async_managed_create,
     prefetch: tenure_prefetch,
+    buffer_prefetch: tenure_buffer_prefetch,
+    stack_set_source: tenure_stack_set_source,
 };

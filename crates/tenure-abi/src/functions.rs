@@ -170,7 +170,8 @@ functions! {
     fn statistics_push(resource: tenure_resource, out: *mut tenure_statistics) -> tenure_status;
     /// Ends the nested set; `out` (may be null) receives it, and the enclosing ones take it in.
     fn statistics_pop(resource: tenure_resource, out: *mut tenure_statistics) -> tenure_status;
-    /// The context of a resource that was made by `callback_create` with this `drop` function; null where it was not. Valid while the resource lives.
+    /// The context of a resource that was made by `callback_create` with this `drop` function, or by `failure_callback_create` with an owner that is
+    /// released by it; null where it was not. Valid while the resource lives.
     fn callback_context(
         resource: tenure_resource, drop: Option<unsafe extern "C" fn(*mut c_void)>, out: *mut *mut c_void,
     ) -> tenure_status;
@@ -389,9 +390,42 @@ functions! {
     fn stream_pool_at(pool: tenure_stream_pool, number: usize, out: *mut tenure_stream) -> tenure_status;
     /// Gives a pool back.
     fn stream_pool_release(pool: tenure_stream_pool) -> tenure_status;
-    // ------------------------------------------------------------------ managed memory
+    // ------------------------------------------------------------------ adaptors
 
-    /// Moves managed memory to a device (-1: the current one; `TENURE_PREFETCH_HOST`: to the host) in the order of `stream`. A hint: other memory stays
-    /// where it is, and so does all memory where the device cannot be told. The range is alive until the move is done.
-    fn prefetch(ptr: *const c_void, bytes: usize, device: i32, stream: tenure_stream) -> tenure_status;
+    /// Keeps a list of what is out. `capture_stacks` 1: each block keeps the stack of its allocation, which costs microseconds.
+    fn tracking_create(upstream: tenure_resource, capture_stacks: u32, out: *mut tenure_resource) -> tenure_status;
+    /// Calls `visit` for each block that is out at this moment, by address, without a lock. Names of native frames are looked up now, which takes up to
+    /// seconds the first time.
+    fn tracking_list(resource: tenure_resource, visit: tenure_tracked_fn, context: *mut c_void) -> tenure_status;
+    /// The same as text: `"0x7f0000000000: 1024 B"` and a line end for each block, its stack behind it where there is one.
+    fn tracking_text(resource: tenure_resource, out: *mut tenure_text) -> tenure_status;
+    /// Asks `callback` whenever `upstream` is out of memory, and for no other error. It may say "again" for as long as something is freed meanwhile: 100
+    /// tries in a row that find no fewer live bytes, no larger free block and no more free memory of the device than before end the request with its
+    /// error. A request that the callback itself makes through this resource does not ask it again. `owner` keeps the context alive.
+    fn failure_callback_create(
+        upstream: tenure_resource, callback: tenure_failure_fn, owner: tenure_owner, out: *mut tenure_resource,
+    ) -> tenure_status;
+    /// Moves memory that migrates (managed, or of the host where devices can use that) to the device of each request's stream. A hint: over other memory,
+    /// and where the device or the driver lacks it, nothing is done; the properties `"hints"` and `"told"` say so.
+    fn prefetch_create(upstream: tenure_resource, out: *mut tenure_resource) -> tenure_status;
+    /// Aligns blocks of `threshold` bytes and more to `alignment`, a power of two up to 2 MiB; what is below 256 is 256.
+    fn aligned_create(
+        upstream: tenure_resource, alignment: usize, threshold: usize, out: *mut tenure_resource,
+    ) -> tenure_status;
+    /// One call at a time for an upstream of user functions that cannot take more; every resource of the library's own can. The functions may come back
+    /// to this resource on the same thread.
+    fn thread_safe_create(upstream: tenure_resource, out: *mut tenure_resource) -> tenure_status;
+    /// Memory of the system's allocator that is at home on the device of each request as far as that has more than `headroom` bytes free, and on the
+    /// host beyond. A hint: where devices cannot use memory of the host, it is that of `system_resource` (property `"hints"`).
+    fn sam_headroom_create(headroom: u64, out: *mut tenure_resource) -> tenure_status;
+    /// Stream-ordered managed memory from the default pool of managed memory of a device (-1: the current one), which keeps what is free from now on.
+    /// `TENURE_ERROR_UNSUPPORTED` before CUDA 13 and on devices that do not use managed memory together with the host.
+    fn async_managed_create(device: i32, out: *mut tenure_resource) -> tenure_status;
+    /// Asks the driver to move memory to a device (-1: the current one; `TENURE_HOST`: to the host), in the order of `stream`. Writes to `told` (may be
+    /// null) whether it was asked: a hint is no error where memory does not migrate, the device or the driver lacks it, or the stream is capturing.
+    fn prefetch(ptr: *const c_void, bytes: usize, device: i32, stream: tenure_stream, told: *mut u32) -> tenure_status;
+    /// `prefetch` of a buffer, in the order of `stream`, or of its home where that is null. Another stream than the home is recorded as one that uses it.
+    fn buffer_prefetch(buffer: tenure_buffer, device: i32, stream: *const tenure_stream, told: *mut u32) -> tenure_status;
+    /// For the face of an interpreter: who tells its frames where a stack is kept. Null: nobody. `owner` keeps the context alive.
+    fn stack_set_source(source: tenure_stack_fn, owner: tenure_owner) -> tenure_status;
 }

@@ -23,6 +23,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 use pyo3::{PyTypeInfo, ffi};
 use tenure_abi::*;
 
+use crate::adaptors;
 use crate::buffer_copy;
 use crate::buffer_export;
 use crate::current;
@@ -30,7 +31,6 @@ use crate::dlpack;
 use crate::errors::{call, check, try_call};
 use crate::foreign;
 use crate::gil;
-use crate::pointers;
 use crate::resource::{self, DeviceMemoryResource};
 use crate::size;
 use crate::stream::{self, Stream};
@@ -540,6 +540,14 @@ impl DeviceBuffer {
         call(py, || unsafe { (api().buffer_record_stream)(buffer, carried) })
     }
 
+    #[pyo3(signature = (device=None, stream=None))]
+    fn prefetch(&self, py: Python<'_>, device: Option<i32>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        let stream = stream.map(|stream| stream::argument(Some(stream))).transpose()?;
+        let _turn = self.turn(py)?;
+        let (buffer, carried) = (self.handle()?, stream.as_ref().map(|stream| stream.carried()));
+        adaptors::prefetch(py, buffer, device, carried)
+    }
+
     fn set_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream::argument(Some(stream))?;
         let _turn = self.turn(py)?;
@@ -630,11 +638,6 @@ impl DeviceBuffer {
             bytes = py.import("pickle")?.getattr("PickleBuffer")?.call1((bytes,))?;
         }
         Ok((rebuild, (slf.get_type(), bytes).into_pyobject(py)?))
-    }
-
-    #[pyo3(signature = (device=None, stream=None))]
-    fn prefetch(&self, py: Python<'_>, device: Option<i32>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        pointers::prefetch(self, py, device, stream)
     }
 
     fn __sizeof__(&self, py: Python<'_>) -> PyResult<usize> {

@@ -55,10 +55,10 @@ impl Context {
     }
 }
 
-struct InFlight<'a>(&'a AtomicUsize);
+pub(crate) struct InFlight<'a>(&'a AtomicUsize);
 
 impl<'a> InFlight<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
+    pub(crate) fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(count)
     }
@@ -219,7 +219,7 @@ fn references(handle: tenure_resource) -> Option<(u64, u64)> {
 
 /// Whether the Python object's own reference is all that the engine counts on this resource. Where the engine does not
 /// tell, the answer is no: nothing is collected, nothing is harmed.
-fn is_ours_alone(handle: tenure_resource) -> bool {
+pub(crate) fn is_ours_alone(handle: tenure_resource) -> bool {
     references(handle).is_some_and(|(anchors, lights)| anchors + lights == 1)
 }
 

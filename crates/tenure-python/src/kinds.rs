@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tenure_abi::*;
 
+use crate::adaptors;
 use crate::bins::{self, ArenaMemoryResource, BinningMemoryResource, FixedSizeMemoryResource};
 use crate::callback::{self, CallbackMemoryResource};
 use crate::errors::{call, check};
@@ -51,7 +52,10 @@ pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<B
         _ if callback::is_ours(handle) => {
             Bound::new(py, base().add_subclass(CallbackMemoryResource::of(handle)))?.into_any()
         }
-        _ => Bound::new(py, base())?.into_any(),
+        kind => match adaptors::blank(py, kind, handle)? {
+            Some(object) => object,
+            None => Bound::new(py, base())?.into_any(),
+        },
     })
 }
 
@@ -125,11 +129,6 @@ impl CudaAsyncMemoryResource {
         device: Option<i32>,
         stream_outlives_buffer: bool,
     ) -> PyResult<()> {
-        if enable_ipc && enable_fabric {
-            return Err(PyValueError::new_err(
-                "enable_ipc and enable_fabric exclude each other: a driver pool has one type of handle",
-            ));
-        }
         let threshold = size::optional(release_threshold, "release_threshold")?;
         let options = tenure_async_options {
             size: size_of::<tenure_async_options>(),
@@ -137,7 +136,7 @@ impl CudaAsyncMemoryResource {
             release_threshold: threshold.unwrap_or(0) as u64,
             has_release_threshold: u32::from(threshold.is_some()),
             device: device_number(device)?,
-            handle_type: if enable_fabric { 8 } else { u32::from(enable_ipc) },
+            handle_type: u32::from(enable_ipc) | if enable_fabric { 8 } else { 0 },
             stream_outlives_buffer: u32::from(stream_outlives_buffer),
         };
         // SAFETY: both pointers are valid during the call.
@@ -387,5 +386,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     bins::register(module)?;
     module.add_class::<LimitingResourceAdaptor>()?;
     module.add_class::<StatisticsResourceAdaptor>()?;
+    adaptors::register(module)?;
     module.add_class::<CallbackMemoryResource>()
 }

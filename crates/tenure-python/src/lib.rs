@@ -17,6 +17,7 @@
 
 #![deny(missing_docs)]
 
+mod adaptors;
 mod bins;
 mod border;
 mod buffer;
@@ -36,6 +37,7 @@ mod pointers;
 mod resource;
 mod sim;
 mod size;
+mod stacks;
 mod stream;
 mod stream_pool;
 mod table;
@@ -78,6 +80,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capture::register(module)?;
     sim::register(module)?;
     low_memory::register(module)?;
+    stacks::register(py)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;

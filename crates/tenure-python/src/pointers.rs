@@ -7,7 +7,6 @@
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tenure_abi::*;
 
 use crate::buffer::DeviceBuffer;
 use crate::buffer_copy;
@@ -77,35 +76,6 @@ fn copy_device_to_ptr(
     let carried = stream.carried();
     // SAFETY: that both addresses have as many bytes until the copy is done is what the caller states.
     call(py, || unsafe { (api().copy_async)(pointer(to), pointer(from), bytes, carried) })
-}
-
-/// Moves a buffer's memory, where it is managed, to a device (`None`: the current one; -1: the host) on `stream` (`None`: the
-/// home stream).
-pub(crate) fn prefetch(
-    buffer: &DeviceBuffer,
-    py: Python<'_>,
-    device: Option<i32>,
-    stream: Option<&Bound<'_, PyAny>>,
-) -> PyResult<()> {
-    let device = match device {
-        Some(-1) => TENURE_PREFETCH_HOST,
-        device => stream::device_number(device)?,
-    };
-    buffer.begin_export()?;
-    let moved = buffer.view(py).and_then(|view| {
-        let (_held, carried) = buffer.stream_or_home(py, stream)?;
-        // SAFETY: the memory is in use by this call; a later free is in the order of the home stream, and a stream that is
-        // not the home is recorded below.
-        call(py, || unsafe { (api().prefetch)(view.ptr, view.bytes, device, carried) })?;
-        if carried.raw == view.stream.raw {
-            return Ok(());
-        }
-        let (_turn, handle) = (buffer.turn(py)?, buffer.handle()?);
-        // SAFETY: the handles are held by the buffer and by `_held`.
-        call(py, || unsafe { (api().buffer_record_stream)(handle, carried) })
-    });
-    buffer.end_export();
-    moved
 }
 
 #[pyfunction]

@@ -43,7 +43,7 @@ use crate::stream::{Stream, StreamRef};
 /// ```
 pub struct DeviceBuffer {
     api: &'static tenure_api,
-    handle: tenure_buffer,
+    pub(crate) handle: tenure_buffer,
 }
 
 /// An allocation that was taken out of its buffer. Its resource still counts it as live.

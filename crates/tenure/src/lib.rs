@@ -55,6 +55,7 @@
 
 pub use tenure_abi as abi;
 
+mod adaptors;
 mod bins;
 mod buffer;
 mod bytes;
@@ -71,7 +72,6 @@ pub mod low_memory;
 pub mod misuse;
 mod owner;
 mod pool;
-mod prefetch;
 mod report;
 mod resource;
 pub mod sim;
@@ -79,6 +79,7 @@ mod stream;
 mod stream_pool;
 mod typed;
 
+pub use adaptors::{Aligned, FailureCallback, Prefetch, ThreadSafe, Tracked, Tracking, prefetch, sam_headroom};
 pub use bins::{Arena, ArenaBuilder, Binning, BinningBuilder, FixedSize, FixedSizeBuilder};
 pub use buffer::{Detached, DeviceBuffer};
 pub use bytes::Bytes;
