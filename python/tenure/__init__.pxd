@@ -370,6 +370,10 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*buffer_create_many)(
             size_t count, const size_t *bytes, size_t alignment, tenure_stream stream, tenure_resource resource, tenure_buffer *out) noexcept nogil
         tenure_status (*note_sync)(tenure_stream stream) noexcept nogil
+        tenure_status (*logging_create)(
+            tenure_resource upstream, const char *name, uint32_t per_device, tenure_resource *out) noexcept nogil
+        tenure_status (*logging_flush)(tenure_resource resource) noexcept nogil
+        tenure_status (*logging_file_name)(tenure_resource resource, tenure_text *out) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

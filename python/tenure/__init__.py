@@ -35,6 +35,7 @@ def _import_extension():
 _import_extension()
 
 from . import mr, sim  # noqa: E402
+from ._logs import disable_logging, enable_logging, get_log_filenames  # noqa: E402
 from ._errors import CudaError, OutOfMemoryError, OwnershipError  # noqa: E402
 from ._tenure import (  # noqa: E402
     DEFAULT_STREAM,
@@ -85,9 +86,12 @@ __all__ = [
     "describe",
     "device_count",
     "device_info",
+    "disable_logging",
+    "enable_logging",
     "from_cuda_array_interface",
     "from_dlpack",
     "get_current_device",
+    "get_log_filenames",
     "library_version",
     "low_memory",
     "mr",

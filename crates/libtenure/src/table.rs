@@ -3,7 +3,8 @@
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
-    bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*, resource::*, sim::*,
+    bins::*, buffer::*, capture::*, current::*, device::*, library::*, logging::*, low_memory::*, many::*, resource::*,
+    sim::*,
 };
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
@@ -126,4 +127,7 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     deallocate_many: tenure_deallocate_many,
     buffer_create_many: tenure_buffer_create_many,
     note_sync: tenure_note_sync,
+    logging_create: tenure_logging_create,
+    logging_flush: tenure_logging_flush,
+    logging_file_name: tenure_logging_file_name,
 };

@@ -31,6 +31,7 @@ mod figures;
 mod foreign;
 mod gil;
 mod kinds;
+mod logging;
 mod low_memory;
 mod resource;
 mod sim;

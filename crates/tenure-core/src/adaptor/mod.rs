@@ -5,9 +5,11 @@
 //! free comes back from there as an error before anything here has changed. No adaptor keeps a map of blocks.
 
 pub mod limiting;
+pub mod logging;
 pub mod statistics;
 pub(crate) mod tally;
 
 pub use limiting::Limiting;
+pub use logging::Logging;
 pub use statistics::Statistics;
 pub use tally::{Counter, Counters};
