@@ -1235,6 +1235,12 @@ typedef struct tenure_api {
                                    const struct tenure_stream *stream,
                                    uint32_t *told);
   tenure_status (*stack_set_source)(tenure_stack_fn source, struct tenure_owner owner);
+  tenure_status (*logging_create)(tenure_resource upstream,
+                                  const char *name,
+                                  uint32_t per_device,
+                                  tenure_resource *out);
+  tenure_status (*logging_flush)(tenure_resource resource);
+  tenure_status (*logging_file_name)(tenure_resource resource, struct tenure_text *out);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -2182,6 +2188,31 @@ tenure_status tenure_buffer_prefetch(tenure_buffer buffer,
  * `owner` keeps the context alive.
  */
 tenure_status tenure_stack_set_source(tenure_stack_fn source, struct tenure_owner owner);
+
+/* ---- logs ------------------------------------------------------------------------------------ */
+
+/**
+ * Logs what goes through to a file that is emptied: a row of CSV for each allocation and free,
+ * RMM's columns first. `name` null: what the environment variable `RMM_LOG_FILE` says.
+ * `per_device` 1: `.devN` is put before the extension, as RMM's Python package does. Adaptors of
+ * one process that name one file share it as it is. An error where the file cannot be written, or
+ * another process writes it; nothing was created.
+ */
+tenure_status tenure_logging_create(tenure_resource upstream,
+                                    const char *name,
+                                    uint32_t per_device,
+                                    tenure_resource *out);
+
+/**
+ * Ends the file behind its last row. Every row is in the file at once, also when the process is
+ * killed; until a flush spaces may follow the last. An error where rows could not be written.
+ */
+tenure_status tenure_logging_flush(tenure_resource resource);
+
+/**
+ * The absolute name of the file, which is given back with `tenure_text_free`.
+ */
+tenure_status tenure_logging_file_name(tenure_resource resource, struct tenure_text *out);
 
 /* ---- finding the library at run time --------------------------------------------------------- */
 

@@ -26,6 +26,7 @@
  * | resources.hpp | the concrete resources and adaptors                                                |
  * | adaptors.hpp  | tracking, failure callback, prefetch, aligned, thread-safe                         |
  * | bins.hpp      | fixed-size, binning and arena resources                                            |
+ * | logging.hpp   | logs of what passes                                                                |
  * | callback.hpp  | resources of your own code, resource_cast                                          |
  * | capture.hpp   | memory of graphs: shared_arena, capture_scope                                      |
  * | current.hpp   | the table of current resources, scopes, listeners                                  |
@@ -47,6 +48,7 @@
 #include <tenure/current.hpp>
 #include <tenure/device.hpp>
 #include <tenure/error.hpp>
+#include <tenure/logging.hpp>
 #include <tenure/low_memory.hpp>
 #include <tenure/resource.hpp>
 #include <tenure/resources.hpp>

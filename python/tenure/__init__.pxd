@@ -378,6 +378,10 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*stream_pool_at)(tenure_stream_pool pool, size_t number, tenure_stream *out) noexcept nogil
         tenure_status (*stream_pool_release)(tenure_stream_pool pool) noexcept nogil
         tenure_status (*prefetch)(const void *ptr, size_t bytes, int32_t device, tenure_stream stream) noexcept nogil
+        tenure_status (*logging_create)(
+            tenure_resource upstream, const char *name, uint32_t per_device, tenure_resource *out) noexcept nogil
+        tenure_status (*logging_flush)(tenure_resource resource) noexcept nogil
+        tenure_status (*logging_file_name)(tenure_resource resource, tenure_text *out) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

@@ -43,6 +43,7 @@ from ._initialize import (  # noqa: E402
     reinitialize,
     unregister_reinitialize_hook,
 )
+from ._logs import disable_logging, enable_logging, get_log_filenames  # noqa: E402
 from ._tenure import (  # noqa: E402
     DEFAULT_STREAM,
     LEGACY_DEFAULT_STREAM,
@@ -103,9 +104,12 @@ __all__ = [
     "describe",
     "device_count",
     "device_info",
+    "disable_logging",
+    "enable_logging",
     "from_cuda_array_interface",
     "from_dlpack",
     "get_current_device",
+    "get_log_filenames",
     "is_initialized",
     "library_version",
     "logger",

@@ -7,6 +7,7 @@ Every call that allocates takes ``mr=``. Without it the current resource is read
 the innermost ``with tenure.mr.using(...)`` around the call, else the entry of the process's one table.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, final, overload, type_check_only
@@ -40,9 +41,12 @@ __all__ = [
     "describe",
     "device_count",
     "device_info",
+    "disable_logging",
+    "enable_logging",
     "from_cuda_array_interface",
     "from_dlpack",
     "get_current_device",
+    "get_log_filenames",
     "is_initialized",
     "library_version",
     "logger",
@@ -557,6 +561,20 @@ def low_memory(device: int | None = None, size: _Size = 0) -> int:
 def device_info(device: int | None = None) -> dict[str, Any]:
     """What a device is: ``name``, ``free_bytes``, ``total_bytes``, ``simulated``, ``virtual_memory``, ``memory_pools``,
     ``managed_memory``, ``pageable_access``, ``compute_capability``."""
+
+def enable_logging(
+    log_file_name: str | os.PathLike[str] | None = None, devices: int | Iterable[int] | None = None
+) -> None:
+    """Puts a ``tenure.mr.LoggingResourceAdaptor`` over the current resource of each device: of ``devices``, or of those that have
+    been given a resource and the current one. A device that logs already is left alone. Each file has ``.devN`` before its
+    extension; without a name ``RMM_LOG_FILE`` gives it. Where one of the files cannot be written, no device's resource changes."""
+
+def disable_logging() -> None:
+    """Puts the resource below back where a device's current one is a logging adaptor. What was allocated through the adaptor is
+    still freed through it, and logged."""
+
+def get_log_filenames() -> dict[int, str | None]:
+    """The file that each device in use is logged to, or ``None``."""
 
 def library_version() -> str:
     """The version of libtenure."""

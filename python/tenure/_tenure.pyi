@@ -105,6 +105,9 @@ from .mr import (
     LimitingResourceAdaptor as LimitingResourceAdaptor,
 )
 from .mr import (
+    LoggingResourceAdaptor as LoggingResourceAdaptor,
+)
+from .mr import (
     ManagedMemoryResource as ManagedMemoryResource,
 )
 from .mr import (

@@ -4,6 +4,7 @@ A resource allocates and frees memory in the order of streams. It lives while an
 names it, in whatever language; the last one out closes it. The names and signatures are RMM's; what differs is said below.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, final
@@ -25,6 +26,7 @@ __all__ = [
     "FailureCallbackResourceAdaptor",
     "FixedSizeMemoryResource",
     "LimitingResourceAdaptor",
+    "LoggingResourceAdaptor",
     "ManagedMemoryResource",
     "MemoryInfo",
     "PinnedHostMemoryResource",
@@ -401,6 +403,30 @@ class ThreadSafeResourceAdaptor(UpstreamResourceAdaptor):
     functions may come back to this resource on the same thread. (RMM has this in C++ only, and there they wait for ever.)"""
 
     def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
+class LoggingResourceAdaptor(UpstreamResourceAdaptor):
+    """Writes a row of CSV for each allocation and free that goes through: RMM's columns first
+    (``Thread,Time,Action,Pointer,Size,Stream``), then device, day, monotonic nanoseconds, stream id, outcome and tag. Each row
+    is in the file at once, also when the process is killed; ``tenure replay`` replays it.
+
+    >>> import os, tempfile, tenure
+    >>> folder = tempfile.mkdtemp()
+    >>> log = tenure.mr.LoggingResourceAdaptor(tenure.mr.CudaMemoryResource(), os.path.join(folder, "run.csv"))
+    >>> buffer = tenure.DeviceBuffer(size=1000, mr=log)
+    >>> log.flush()
+    >>> with open(log.get_file_name()) as rows:
+    ...     print(rows.readlines()[1].split(",")[2:5:2])
+    ['allocate', '1000']
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource, log_file_name: str | os.PathLike[str] | None = None) -> None:
+        """``log_file_name``: ``.devN``, with the number of the device, is put before its extension; without a name the
+        environment variable ``RMM_LOG_FILE`` gives it. The file is emptied; adaptors that name a file which this process is
+        writing share it as it is. ``ValueError`` where it cannot be written or another process writes it; nothing was
+        created."""
+    def flush(self) -> None:
+        """Ends the file behind its last row. Until then spaces may follow it, inside its last field."""
+    def get_file_name(self) -> str:
+        """The absolute name of the file."""
 
 class StatisticsResourceAdaptor(UpstreamResourceAdaptor):
     """Counts what goes through."""

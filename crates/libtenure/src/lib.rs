@@ -22,6 +22,7 @@ mod guard;
 mod handles;
 mod instance;
 mod library;
+mod logging;
 mod low_memory;
 mod many;
 mod resource;

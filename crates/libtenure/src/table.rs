@@ -3,7 +3,7 @@
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
-    adaptors::*, bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*,
+    adaptors::*, bins::*, buffer::*, capture::*, current::*, device::*, library::*, logging::*, low_memory::*, many::*,
     resource::*, sim::*, stream_pool::*,
 };
 
@@ -145,4 +145,7 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     prefetch: tenure_prefetch,
     buffer_prefetch: tenure_buffer_prefetch,
     stack_set_source: tenure_stack_set_source,
+    logging_create: tenure_logging_create,
+    logging_flush: tenure_logging_flush,
+    logging_file_name: tenure_logging_file_name,
 };

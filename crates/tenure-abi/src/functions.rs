@@ -428,4 +428,15 @@ functions! {
     fn buffer_prefetch(buffer: tenure_buffer, device: i32, stream: *const tenure_stream, told: *mut u32) -> tenure_status;
     /// For the face of an interpreter: who tells its frames where a stack is kept. Null: nobody. `owner` keeps the context alive.
     fn stack_set_source(source: tenure_stack_fn, owner: tenure_owner) -> tenure_status;
+    // ------------------------------------------------------------------ logs
+
+    /// Logs what goes through to a file that is emptied: a row of CSV for each allocation and free, RMM's columns first. `name` null: what the
+    /// environment variable `RMM_LOG_FILE` says. `per_device` 1: `.devN` is put before the extension, as RMM's Python package does. Adaptors of one
+    /// process that name one file share it as it is. An error where the file cannot be written, or another process writes it; nothing was created.
+    fn logging_create(upstream: tenure_resource, name: *const c_char, per_device: u32, out: *mut tenure_resource) -> tenure_status;
+    /// Ends the file behind its last row. Every row is in the file at once, also when the process is killed; until a flush spaces may follow the last.
+    /// An error where rows could not be written.
+    fn logging_flush(resource: tenure_resource) -> tenure_status;
+    /// The absolute name of the file, which is given back with `text_free`.
+    fn logging_file_name(resource: tenure_resource, out: *mut tenure_text) -> tenure_status;
 }

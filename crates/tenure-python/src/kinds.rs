@@ -18,6 +18,7 @@ use crate::bins::{self, ArenaMemoryResource, BinningMemoryResource, FixedSizeMem
 use crate::callback::{self, CallbackMemoryResource};
 use crate::errors::{call, check};
 use crate::figures::Statistics;
+use crate::logging::LoggingResourceAdaptor;
 use crate::resource::{self, DeviceMemoryResource};
 use crate::size;
 use crate::stream::device_number;
@@ -48,6 +49,7 @@ pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<B
         "binning" => Bound::new(py, adaptor().add_subclass(BinningMemoryResource))?.into_any(),
         "arena" => Bound::new(py, adaptor().add_subclass(ArenaMemoryResource))?.into_any(),
         "limiting" => Bound::new(py, adaptor().add_subclass(LimitingResourceAdaptor))?.into_any(),
+        "logging" => Bound::new(py, adaptor().add_subclass(LoggingResourceAdaptor))?.into_any(),
         "statistics" => Bound::new(py, adaptor().add_subclass(StatisticsResourceAdaptor))?.into_any(),
         _ if callback::is_ours(handle) => {
             Bound::new(py, base().add_subclass(CallbackMemoryResource::of(handle)))?.into_any()
@@ -387,5 +389,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<LimitingResourceAdaptor>()?;
     module.add_class::<StatisticsResourceAdaptor>()?;
     adaptors::register(module)?;
+    module.add_class::<LoggingResourceAdaptor>()?;
     module.add_class::<CallbackMemoryResource>()
 }

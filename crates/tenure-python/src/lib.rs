@@ -32,6 +32,7 @@ mod figures;
 mod foreign;
 mod gil;
 mod kinds;
+mod logging;
 mod low_memory;
 mod pointers;
 mod resource;

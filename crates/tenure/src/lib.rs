@@ -68,6 +68,7 @@ mod foreign;
 #[cfg(feature = "static")]
 mod linked;
 mod load;
+mod logging;
 pub mod low_memory;
 pub mod misuse;
 mod owner;
@@ -90,6 +91,7 @@ pub use error::{
     BoxError, Callback, Cuda, Error, LoadError, LoadFailure, MisuseKind, OutOfMemory, Ownership, Result, check,
 };
 pub use load::{api, library_path};
+pub use logging::Logging;
 pub use misuse::count as misuse_count;
 pub use pool::{
     AsyncPool, AsyncPoolBuilder, Counters, HandleType, Limiting, Pool, PoolBuilder, Statistics, cuda, managed, pinned,

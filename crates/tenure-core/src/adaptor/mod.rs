@@ -8,6 +8,7 @@
 pub mod aligned;
 pub mod failure;
 pub mod limiting;
+pub mod logging;
 pub(crate) mod outstanding;
 pub mod prefetch;
 pub mod statistics;
@@ -18,6 +19,7 @@ pub mod tracking;
 pub use aligned::Aligned;
 pub use failure::{FailureCallback, OnFailure};
 pub use limiting::Limiting;
+pub use logging::Logging;
 pub use prefetch::Prefetch;
 pub use statistics::Statistics;
 pub use tally::{Counter, Counters};
