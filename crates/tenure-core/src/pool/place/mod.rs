@@ -30,6 +30,7 @@ mod block;
 mod check;
 mod granule;
 pub(in crate::pool) mod ledger;
+mod look;
 mod piece;
 mod ranges;
 mod runs;
@@ -43,6 +44,7 @@ use granule::GranuleMap;
 use ledger::{GRANULE, LIVE, Ledger, NO_SLOT, Piece, SlotStore, WHOLE};
 use ranges::Range;
 use runs::{Run, class_of, slots_for};
+pub(in crate::pool) use look::{GRANULE_BYTES, LivePiece};
 pub use vacate::Vacated;
 
 use crate::sync::{Arc, Lazy};
