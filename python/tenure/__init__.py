@@ -36,6 +36,7 @@ _import_extension()
 
 from . import mr, sim  # noqa: E402
 from ._errors import CudaError, OutOfMemoryError, OwnershipError  # noqa: E402
+from ._observe import Usage, memory_snapshot, record_history, usage  # noqa: E402
 from ._tenure import (  # noqa: E402
     DEFAULT_STREAM,
     LEGACY_DEFAULT_STREAM,
@@ -52,9 +53,11 @@ from ._tenure import (  # noqa: E402
     get_current_device,
     library_version,
     low_memory,
+    observe,
     on_low_memory,
     set_current_device,
     synchronize,
+    tag,
 )
 
 __version__ = library_version()
@@ -80,6 +83,7 @@ __all__ = [
     "OwnershipError",
     "SharedArena",
     "Stream",
+    "Usage",
     "__version__",
     "capture_scope",
     "describe",
@@ -90,9 +94,14 @@ __all__ = [
     "get_current_device",
     "library_version",
     "low_memory",
+    "memory_snapshot",
     "mr",
+    "observe",
     "on_low_memory",
+    "record_history",
     "set_current_device",
     "sim",
     "synchronize",
+    "tag",
+    "usage",
 ]

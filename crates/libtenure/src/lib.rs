@@ -23,6 +23,7 @@ mod instance;
 mod library;
 mod low_memory;
 mod many;
+mod observe;
 mod resource;
 mod sim;
 mod slab;

@@ -3,7 +3,8 @@
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
-    bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*, resource::*, sim::*,
+    bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*, observe::*, resource::*,
+    sim::*,
 };
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
@@ -126,4 +127,12 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     deallocate_many: tenure_deallocate_many,
     buffer_create_many: tenure_buffer_create_many,
     note_sync: tenure_note_sync,
+    tag_push: tenure_tag_push,
+    tag_pop: tenure_tag_pop,
+    observe: tenure_observe,
+    usage: tenure_usage,
+    memory_snapshot: tenure_memory_snapshot,
+    history_record: tenure_history_record,
+    stack_set_hook: tenure_stack_set_hook,
+    error_explain: tenure_error_explain,
 };

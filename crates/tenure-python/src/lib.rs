@@ -32,6 +32,7 @@ mod foreign;
 mod gil;
 mod kinds;
 mod low_memory;
+mod observe;
 mod resource;
 mod sim;
 mod size;
@@ -74,6 +75,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capture::register(module)?;
     sim::register(module)?;
     low_memory::register(module)?;
+    observe::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;

@@ -69,6 +69,7 @@ mod linked;
 mod load;
 pub mod low_memory;
 pub mod misuse;
+pub mod observe;
 mod owner;
 mod pool;
 mod report;
@@ -88,6 +89,7 @@ pub use error::{
 };
 pub use load::{api, library_path};
 pub use misuse::count as misuse_count;
+pub use observe::{Tag, memory_snapshot, tag, usage};
 pub use pool::{
     AsyncPool, AsyncPoolBuilder, Counters, HandleType, Limiting, Pool, PoolBuilder, Statistics, cuda, managed, pinned,
     system,

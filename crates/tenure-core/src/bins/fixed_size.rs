@@ -22,9 +22,7 @@ use super::sizes::Sizes;
 use crate::error::{Error, Misuse, MisuseKind, Result, human};
 use crate::pool::place::{SMALL, rounded_bytes, zone_of};
 use crate::pool::{Pool, PoolOptions, Prefer};
-use crate::resource::{
-    Block, DEFAULT_ALIGNMENT, Info, Live, MAX_BYTES, MemoryResource, Properties, Request, Resource,
-};
+use crate::resource::{Block, DEFAULT_ALIGNMENT, Info, Live, MAX_BYTES, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
 
 /// No shortest run of the pool is longer, in bytes.

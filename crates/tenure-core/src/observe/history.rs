@@ -115,7 +115,9 @@ pub fn record(on: bool, stacks: bool, most: usize) -> Result<()> {
         return Ok(());
     }
     if most == 0 || most > MOST_ENTRIES {
-        return Err(Error::invalid(format!("max_entries {most} is not usable: give a number from 1 to {MOST_ENTRIES}")));
+        return Err(Error::invalid(format!(
+            "max_entries {most} is not usable: give a number from 1 to {MOST_ENTRIES}"
+        )));
     }
     for group in GROUP.iter() {
         let gone = std::mem::take(&mut *group.lock());

@@ -156,7 +156,7 @@ pub(crate) fn try_allocate(
             Ok(ptr)
         }
         Err(Error::OutOfMemory(mut oom)) => {
-            oom.asked = named.id();
+            (oom.asked, oom.stream) = (named.id(), stream_value(stream));
             Err(Error::OutOfMemory(oom))
         }
         Err(error) => Err(error),
@@ -336,7 +336,7 @@ fn failed(named: &Named, bytes: usize, stream: Option<StreamRef<'_>>, mut error:
         });
     }
     if let Error::OutOfMemory(oom) = &mut error {
-        oom.asked = named.id();
+        (oom.asked, oom.stream) = (named.id(), stream_value(stream));
         notes::explain(oom);
     }
     error

@@ -128,9 +128,9 @@ fn holders(picture: &Picture, device: Option<i32>, refusing: Option<&Resource>) 
     let mut found: FxHashMap<(String, Option<u64>, String), (u64, u64)> = FxHashMap::default();
     for seen in picture.blocks.iter().filter(|seen| of_user(seen)) {
         let counts = match refusing {
-            Some(limit) => *through
-                .entry(seen.block.owner)
-                .or_insert_with(|| comes_through(&chain, seen.block.owner, limit.id())),
+            Some(limit) => {
+                *through.entry(seen.block.owner).or_insert_with(|| comes_through(&chain, seen.block.owner, limit.id()))
+            }
             None => seen.block.device < 0 || device.is_none_or(|device| seen.block.device == device),
         };
         if !counts {
@@ -169,6 +169,12 @@ fn stores<'a>(picture: &'a Picture, device: Option<i32>) -> impl Iterator<Item =
     here(picture, device).filter(|layer| !layer.ranges.is_empty() || layer.upstream == 0)
 }
 
+/// Whether a stream that a pool names for people is the one that asked.
+fn is_own(named: &str, asked: Option<u64>) -> bool {
+    let own = stream_name(asked);
+    named.strip_prefix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', ',']))
+}
+
 fn notes(oom: &OutOfMemory, finding: &Finding) -> Vec<String> {
     let mut notes = Vec::new();
     for holder in finding.holders.iter().take(HOLDERS) {
@@ -197,8 +203,14 @@ fn notes(oom: &OutOfMemory, finding: &Finding) -> Vec<String> {
             .collect();
         notes.push(format!("cached and not handed out: {}", all.join(", ")));
     }
-    if !oom.pending.is_empty() {
-        notes.push(format!("waiting for the work of other streams: {}", oom.pending_text()));
+    let others: Vec<String> = oom
+        .pending
+        .iter()
+        .filter(|pending| !is_own(&pending.stream, oom.stream))
+        .map(|pending| format!("{} by {}", human(pending.bytes), pending.stream))
+        .collect();
+    if !others.is_empty() {
+        notes.push(format!("held back until other streams have done their work: {}", others.join(", ")));
     }
     if oom.largest_free != 0 || oom.reserved != 0 || oom.driver_total != 0 {
         let mut text = format!("the largest free block is {}", human(oom.largest_free));

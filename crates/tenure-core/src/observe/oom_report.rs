@@ -20,7 +20,7 @@ use crate::report::{STYLE, escaped};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Reports of one process at most.
-pub const MOST: u64 = 16;
+const MOST: u64 = 16;
 const VARIABLE: &str = "TENURE_OOM_REPORT";
 /// Blocks that are listed in the JSON, and on the page: the largest.
 const LISTED: usize = 100_000;
@@ -175,7 +175,9 @@ fn resource(out: &mut String, layer: &Layer) {
     if all == 0 {
         return;
     }
-    out.push_str("<svg viewBox=\"0 0 1000 24\" width=\"100%\" height=\"24\" role=\"img\" preserveAspectRatio=\"none\">");
+    out.push_str(
+        "<svg viewBox=\"0 0 1000 24\" width=\"100%\" height=\"24\" role=\"img\" preserveAspectRatio=\"none\">",
+    );
     out.push_str("<rect width=\"1000\" height=\"24\" fill=\"currentColor\" opacity=\"0.55\"/>");
     let mut before = 0u64;
     let mut free = layer.free.iter().peekable();

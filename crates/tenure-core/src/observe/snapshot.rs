@@ -252,12 +252,7 @@ mod tests {
     #[test]
     fn what_lies_between_live_blocks_is_free() {
         let ranges = [(100, 50), (200, 10), (300, 10)];
-        assert_eq!(gaps(&ranges, vec![(120, 10), (100, 5), (205, 5)]), [
-            (105, 15),
-            (130, 20),
-            (200, 5),
-            (300, 10)
-        ]);
+        assert_eq!(gaps(&ranges, vec![(120, 10), (100, 5), (205, 5)]), [(105, 15), (130, 20), (200, 5), (300, 10)]);
         assert_eq!(gaps(&[], vec![(1, 2)]), []);
         assert_eq!(gaps(&[(0, 8)], vec![(0, 8)]), []);
     }

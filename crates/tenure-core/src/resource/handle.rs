@@ -162,7 +162,9 @@ impl Named {
     /// # Errors
     /// As [`allocate`](Self::allocate).
     pub fn allocate_sync(&self, bytes: usize, align: usize) -> Result<u64> {
-        self.counted(bytes, align, |body, request| observe::allocate(self, request, None, || body.allocate_sync(request)))
+        self.counted(bytes, align, |body, request| {
+            observe::allocate(self, request, None, || body.allocate_sync(request))
+        })
     }
 
     #[inline]

@@ -42,9 +42,9 @@ use bins::Bins;
 use block::{Blocks, MAX_SMALL, MIN_LARGE, NIL, State};
 use granule::GranuleMap;
 use ledger::{GRANULE, LIVE, Ledger, NO_SLOT, Piece, SlotStore, WHOLE};
+pub(in crate::pool) use look::{GRANULE_BYTES, LivePiece};
 use ranges::Range;
 use runs::{Run, class_of, slots_for};
-pub(in crate::pool) use look::{GRANULE_BYTES, LivePiece};
 pub use vacate::Vacated;
 
 use crate::sync::{Arc, Lazy};
