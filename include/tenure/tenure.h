@@ -225,6 +225,21 @@
 #define TENURE_INTERPRETED (1 << 16)
 
 /**
+ * `usage`: by the tag that was open.
+ */
+#define TENURE_BY_TAG 0
+
+/**
+ * `usage`: by the thread that allocated.
+ */
+#define TENURE_BY_THREAD 1
+
+/**
+ * `usage`: by the resource that was asked.
+ */
+#define TENURE_BY_RESOURCE 2
+
+/**
  * What a function answers.
  */
 typedef int32_t tenure_status;
@@ -335,6 +350,13 @@ typedef struct tenure_error {
    * Out of memory: what was tried, in order, and what came of it; empty when nothing could help.
    */
   const char *tried;
+  /**
+   * Out of memory: what else there is to say, a line each (at most eight, ended by `\n` but for the
+   * last): who holds most, what is cached, what other streams hold back, the largest free block,
+   * what was tried, and the setting that would have helped. Empty for what a `_try_` function failed
+   * with until `error_explain`.
+   */
+  const char *notes;
 } tenure_error;
 
 /**
@@ -972,10 +994,67 @@ typedef int32_t (*tenure_tracked_fn)(void *context, const struct tenure_tracked 
 typedef tenure_status (*tenure_failure_fn)(void *context, size_t bytes, uint32_t *again);
 
 /**
- * Tells the frames of an interpreter that are on this thread now: writes at most `capacity` bytes
- * of text to `out`, one frame a line, the innermost first, and returns how many bytes that were.
+ * Tells the frames of an interpreter that are on this thread now: writes them to `text`, which has
+ * room for `room` bytes, and returns how many bytes it wrote. A frame a line, the innermost first,
+ * as `file:line function`. 0: there is none to tell. Called without a lock wherever a stack is
+ * kept.
  */
-typedef size_t (*tenure_stack_fn)(void *context, char *out, size_t capacity);
+typedef size_t (*tenure_stack_fn)(void *context, char *text, size_t room);
+
+/**
+ * A tag that is open. 0 is none.
+ */
+typedef uint64_t tenure_tag;
+
+/**
+ * What one tag, thread or resource has and had. All figures but the counts are bytes, as they were
+ * asked for.
+ */
+typedef struct tenure_account {
+  /**
+   * Bytes of this structure as the library knows it.
+   */
+  size_t size;
+  /**
+   * The tag (empty: none was open), the thread's name, the resource and what it stands on.
+   */
+  const char *name;
+  /**
+   * The operating system's number of the thread, the id of the resource; 0 for tags.
+   */
+  uint64_t id;
+  /**
+   * Live bytes.
+   */
+  uint64_t live_bytes;
+  /**
+   * Live blocks.
+   */
+  uint64_t live_count;
+  /**
+   * The most bytes that were live at once; too low by at most 1 MiB for each other thread that
+   * allocates.
+   */
+  uint64_t peak_bytes;
+  /**
+   * The most blocks that were live at once.
+   */
+  uint64_t peak_count;
+  /**
+   * Bytes of all allocations.
+   */
+  uint64_t total_bytes;
+  /**
+   * Number of all allocations.
+   */
+  uint64_t total_count;
+} tenure_account;
+
+/**
+ * Called with each account; `account` is valid during the call. A value other than 0 ends the
+ * list.
+ */
+typedef int32_t (*tenure_account_fn)(void *context, const struct tenure_account *account);
 
 /**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
@@ -1241,6 +1320,13 @@ typedef struct tenure_api {
                                   tenure_resource *out);
   tenure_status (*logging_flush)(tenure_resource resource);
   tenure_status (*logging_file_name)(tenure_resource resource, struct tenure_text *out);
+  tenure_status (*tag_push)(const char *name, tenure_tag *out);
+  tenure_status (*tag_pop)(tenure_tag tag);
+  tenure_status (*observe)(uint32_t on);
+  tenure_status (*usage)(uint32_t by, tenure_account_fn visitor, void *context);
+  tenure_status (*memory_snapshot)(struct tenure_text *out);
+  tenure_status (*history_record)(uint32_t on, uint32_t stacks, size_t max_entries);
+  tenure_status (*error_explain)(void);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -2214,6 +2300,56 @@ tenure_status tenure_logging_flush(tenure_resource resource);
  */
 tenure_status tenure_logging_file_name(tenure_resource resource, struct tenure_text *out);
 
+/* ---- looking inside -------------------------------------------------------------------------- */
+
+/**
+ * Opens a tag on this thread: what it allocates counts under `name` (1 to 256 bytes) until
+ * `tenure_tag_pop`. Tags nest; the innermost counts. From the first one of the process on it is booked
+ * who allocates what.
+ */
+tenure_status tenure_tag_push(const char *name,
+                              tenure_tag *out);
+
+/**
+ * Ends a tag of this thread, in any order. 0 is nothing to do.
+ */
+tenure_status tenure_tag_pop(tenure_tag tag);
+
+/**
+ * 1: books who allocates what from now on. 0: no more, unless events are recorded.
+ */
+tenure_status tenure_observe(uint32_t on);
+
+/**
+ * Calls `visitor` with each account that ever counted anything, those with most live bytes first.
+ * `by` is `TENURE_BY_TAG`, `TENURE_BY_THREAD` or `TENURE_BY_RESOURCE`. Counted is what was
+ * allocated since the book was begun: by the first tag, `tenure_observe` or `tenure_history_record`.
+ */
+tenure_status tenure_usage(uint32_t by,
+                           tenure_account_fn visitor,
+                           void *context);
+
+/**
+ * All memory as JSON: resources with their free and reserved ranges, live blocks, threads, and the
+ * recorded events. `docs/looking-inside.md` has the fields. Nobody is stopped meanwhile: what
+ * lives throughout is in it.
+ */
+tenure_status tenure_memory_snapshot(struct tenure_text *out);
+
+/**
+ * 1: records events (allocations, frees, failures, resources, trims, the current resource), the
+ * last `max_entries` of them (0: 100000), with stacks if `stacks` is 1 and somebody can tell them.
+ * What was recorded before is forgotten. 0: ends it; what was recorded stays for snapshots.
+ */
+tenure_status tenure_history_record(uint32_t on, uint32_t stacks, size_t max_entries);
+
+/**
+ * Works out the `notes` of the last error of this thread, if that is an out-of-memory error of a
+ * `_try_` function: other functions have done so. May wait and may call the driver; the error
+ * stays the last one.
+ */
+tenure_status tenure_error_explain(void);
+
 /* ---- finding the library at run time --------------------------------------------------------- */
 
 /**
@@ -2238,7 +2374,7 @@ const char *tenure_get_api_error(void);
 #if UINTPTR_MAX == UINT64_MAX
 TENURE_STATIC_ASSERT(sizeof(tenure_stream) == 16, tenure_stream_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_text) == 16, tenure_text_has_the_size_of_the_library);
-TENURE_STATIC_ASSERT(sizeof(tenure_error) == 184, tenure_error_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_error) == 192, tenure_error_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_request) == 40, tenure_request_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_resource_vtable) == 56, tenure_resource_vtable_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_owner) == 16, tenure_owner_has_the_size_of_the_library);
@@ -2253,6 +2389,7 @@ TENURE_STATIC_ASSERT(sizeof(struct tenure_buffer_view) == 72, tenure_buffer_view
 TENURE_STATIC_ASSERT(sizeof(tenure_detached) == 64, tenure_detached_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(struct tenure_device_info) == 200, tenure_device_info_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_tracked) == 32, tenure_tracked_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_account) == 72, tenure_account_has_the_size_of_the_library);
 #endif
 
 #if defined(__cplusplus) && defined(__GNUC__)

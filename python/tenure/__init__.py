@@ -44,6 +44,7 @@ from ._initialize import (  # noqa: E402
     unregister_reinitialize_hook,
 )
 from ._logs import disable_logging, enable_logging, get_log_filenames  # noqa: E402
+from ._observe import Usage, memory_snapshot, record_history, usage  # noqa: E402
 from ._tenure import (  # noqa: E402
     DEFAULT_STREAM,
     LEGACY_DEFAULT_STREAM,
@@ -64,11 +65,13 @@ from ._tenure import (  # noqa: E402
     get_current_device,
     library_version,
     low_memory,
+    observe,
     on_low_memory,
     parse_bytes,
     set_current_device,
     synchronize,
     to_device,
+    tag,
 )
 
 __version__ = library_version()
@@ -96,6 +99,7 @@ __all__ = [
     "OwnershipError",
     "SharedArena",
     "Stream",
+    "Usage",
     "__version__",
     "capture_scope",
     "copy_device_to_ptr",
@@ -114,14 +118,19 @@ __all__ = [
     "library_version",
     "logger",
     "low_memory",
+    "memory_snapshot",
     "mr",
+    "observe",
     "on_low_memory",
     "parse_bytes",
+    "record_history",
     "register_reinitialize_hook",
     "reinitialize",
     "set_current_device",
     "sim",
     "synchronize",
+    "tag",
     "to_device",
     "unregister_reinitialize_hook",
+    "usage",
 ]

@@ -10,7 +10,7 @@ the innermost ``with tenure.mr.using(...)`` around the call, else the entry of t
 import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, final, overload, type_check_only
+from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, final, overload, type_check_only
 
 from typing_extensions import Buffer, CapsuleType, disjoint_base
 
@@ -33,6 +33,7 @@ __all__ = [
     "OwnershipError",
     "SharedArena",
     "Stream",
+    "Usage",
     "__version__",
     "capture_scope",
     "copy_device_to_ptr",
@@ -51,16 +52,21 @@ __all__ = [
     "library_version",
     "logger",
     "low_memory",
+    "memory_snapshot",
     "mr",
+    "observe",
     "on_low_memory",
     "parse_bytes",
+    "record_history",
     "register_reinitialize_hook",
     "reinitialize",
     "set_current_device",
     "sim",
     "synchronize",
+    "tag",
     "to_device",
     "unregister_reinitialize_hook",
+    "usage",
 ]
 
 _Host = TypeVar("_Host", bound=Buffer)
@@ -557,6 +563,53 @@ def low_memory(device: int | None = None, size: _Size = 0) -> int:
     """For libraries that need memory: makes tenure's pools on a device (default: the current one) give back idle memory until
     ``size`` bytes went, or all that is idle with 0; returns how many did. May wait for the device. Release thresholds do not
     count."""
+
+@final
+class tag:
+    """``with tenure.tag("loader"):`` counts what the block allocates under a name, in every language called from it. Tags nest;
+    the innermost counts. Like ``tenure.mr.using`` a tag belongs to the context that opened it: tasks and ``asyncio.to_thread``
+    take it along, a plain thread does not. From the first tag of the process on it is booked who allocates what."""
+
+    def __new__(cls, name: str, /) -> Self: ...
+    @property
+    def name(self) -> str: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+def observe(enabled: bool = True, /) -> None:
+    """Books who allocates what from now on, for ``usage``, ``memory_snapshot`` and the notes of an ``OutOfMemoryError``;
+    ``False``: no more, unless events are recorded."""
+
+class Usage(NamedTuple):
+    """What one tag, thread or resource has and had. Sizes are bytes, as they were asked for."""
+
+    name: str
+    """The tag (empty: none was open), the thread's name, the resource and what it stands on."""
+    id: int
+    """The operating system's number of the thread, the id of the resource; 0 for tags."""
+    live_bytes: int
+    live_count: int
+    peak_bytes: int
+    """The most bytes that were live at once; too low by at most 1 MiB for each other thread that allocates."""
+    peak_count: int
+    total_bytes: int
+    """Bytes of all allocations."""
+    total_count: int
+
+def usage(by: Literal["tag", "thread", "resource"] = "tag") -> dict[str, Usage]:
+    """What each tag (``""``: none was open), thread or resource has and had, those with most live bytes first. Counted is what
+    was allocated since the book was begun: by the first tag, ``observe()`` or ``record_history()``."""
+
+def memory_snapshot() -> dict[str, Any]:
+    """All memory, as values that ``json`` can write: ``resources`` with their figures, ``reserved`` and ``free`` ranges;
+    ``blocks`` that are live, each with ``address``, ``size``, ``stream``, ``resource``, and ``tag``, ``thread`` and ``frames``
+    where they were booked; ``threads``; and the recorded ``events``. Nobody is stopped meanwhile: what lives throughout is in
+    it."""
+
+def record_history(enabled: bool = True, *, stacks: bool = False, max_entries: int = 100_000) -> None:
+    """Records the last ``max_entries`` events (allocations, frees, failures, resources, trims, the current resource) for
+    ``memory_snapshot()``, with the Python stack of each allocation and failure if ``stacks``. ``False`` ends it; what was
+    recorded stays until recording begins again."""
 
 def device_info(device: int | None = None) -> dict[str, Any]:
     """What a device is: ``name``, ``free_bytes``, ``total_bytes``, ``simulated``, ``virtual_memory``, ``memory_pools``,

@@ -63,6 +63,9 @@ from . import (
     low_memory as low_memory,
 )
 from . import (
+    observe as observe,
+)
+from . import (
     on_low_memory as on_low_memory,
 )
 from . import (
@@ -76,6 +79,7 @@ from . import (
 )
 from . import (
     to_device as to_device,
+    tag as tag,
 )
 from .mr import (
     ArenaMemoryResource as ArenaMemoryResource,
@@ -187,3 +191,6 @@ def _wrap_stream(raw: int, object: int) -> Stream: ...
 def _borrow_stream(stream: Stream) -> tuple[int, int]: ...
 def _raise_for_status(status: int) -> None: ...
 def _references(mr: DeviceMemoryResource) -> tuple[int, int] | None: ...
+def _record_history(enabled: bool, stacks: bool, max_entries: int) -> None: ...
+def _memory_snapshot() -> str: ...
+def _usage(by: int) -> list[tuple[str, int, int, int, int, int, int, int]]: ...

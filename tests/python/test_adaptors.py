@@ -105,7 +105,7 @@ def test_stacks_begin_with_python(pool):
     native = [line for line in lines if "File" not in line]
     assert native and lines.index(native[0]) > 1 and "tenure_" in native[0]
     text = tracked.get_outstanding_allocations_str()
-    assert text.startswith(f"{kept.ptr:#x}: 100 B : callstack:\n  File ")
+    assert text.startswith(f"{kept.ptr:#x}: 100 B : callstack:\n  {__file__}:")
 
 
 def test_stacks_of_threads(pool):

@@ -25,6 +25,7 @@ mod library;
 mod logging;
 mod low_memory;
 mod many;
+mod observe;
 mod resource;
 mod sim;
 mod slab;

@@ -260,7 +260,7 @@ exports! { guard:
     }
 
     fn tenure_resource_trim(resource: tenure_resource, keep_bytes: usize, released: *mut usize) {
-        let bytes = named(resource)?.body().trim(keep_bytes)?;
+        let bytes = named(resource)?.trim(keep_bytes)?;
         if !released.is_null() {
             write(released, bytes)?;
         }

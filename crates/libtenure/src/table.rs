@@ -4,7 +4,7 @@ use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
     adaptors::*, bins::*, buffer::*, capture::*, current::*, device::*, library::*, logging::*, low_memory::*, many::*,
-    resource::*, sim::*, stream_pool::*,
+    observe::*, resource::*, sim::*, stream_pool::*,
 };
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
@@ -148,4 +148,11 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     logging_create: tenure_logging_create,
     logging_flush: tenure_logging_flush,
     logging_file_name: tenure_logging_file_name,
+    tag_push: tenure_tag_push,
+    tag_pop: tenure_tag_pop,
+    observe: tenure_observe,
+    usage: tenure_usage,
+    memory_snapshot: tenure_memory_snapshot,
+    history_record: tenure_history_record,
+    error_explain: tenure_error_explain,
 };

@@ -439,4 +439,26 @@ functions! {
     fn logging_flush(resource: tenure_resource) -> tenure_status;
     /// The absolute name of the file, which is given back with `text_free`.
     fn logging_file_name(resource: tenure_resource, out: *mut tenure_text) -> tenure_status;
+
+    // ------------------------------------------------------------------ looking inside
+
+    /// Opens a tag on this thread: what it allocates counts under `name` (1 to 256 bytes) until `tag_pop`. Tags nest; the innermost counts. From the
+    /// first one of the process on it is booked who allocates what.
+    fn tag_push(name: *const c_char, out: *mut tenure_tag) -> tenure_status;
+    /// Ends a tag of this thread, in any order. 0 is nothing to do.
+    fn tag_pop(tag: tenure_tag) -> tenure_status;
+    /// 1: books who allocates what from now on. 0: no more, unless events are recorded.
+    fn observe(on: u32) -> tenure_status;
+    /// Calls `visitor` with each account that ever counted anything, those with most live bytes first. `by` is `TENURE_BY_TAG`, `TENURE_BY_THREAD` or
+    /// `TENURE_BY_RESOURCE`. Counted is what was allocated since the book was begun: by the first tag, `observe` or `history_record`.
+    fn usage(by: u32, visitor: tenure_account_fn, context: *mut c_void) -> tenure_status;
+    /// All memory as JSON: resources with their free and reserved ranges, live blocks, threads, and the recorded events. `docs/looking-inside.md` has the
+    /// fields. Nobody is stopped meanwhile: what lives throughout is in it.
+    fn memory_snapshot(out: *mut tenure_text) -> tenure_status;
+    /// 1: records events (allocations, frees, failures, resources, trims, the current resource), the last `max_entries` of them (0: 100000), with stacks
+    /// if `stacks` is 1 and somebody can tell them. What was recorded before is forgotten. 0: ends it; what was recorded stays for snapshots.
+    fn history_record(on: u32, stacks: u32, max_entries: usize) -> tenure_status;
+    /// Works out the `notes` of the last error of this thread, if that is an out-of-memory error of a `_try_` function: other functions have done so.
+    /// May wait and may call the driver; the error stays the last one.
+    fn error_explain() -> tenure_status;
 }

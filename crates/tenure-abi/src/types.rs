@@ -66,6 +66,9 @@ pub type tenure_capture_scope = u64;
 /// A graph of `tenure_sim_capture_end`. Given back with `tenure_sim_graph_destroy`.
 pub type tenure_graph = u64;
 
+/// A tag that is open. 0 is none.
+pub type tenure_tag = u64;
+
 /// A stream, as a call carries it.
 ///
 /// `raw` is the driver's value (`cudaStream_t`, `CUstream`): 0 and 1 are the legacy default stream, 2 the per-thread default stream of the thread
@@ -146,6 +149,10 @@ pub struct tenure_error {
     pub pending: *const c_char,
     /// Out of memory: what was tried, in order, and what came of it; empty when nothing could help.
     pub tried: *const c_char,
+    /// Out of memory: what else there is to say, a line each (at most eight, ended by `\n` but for the last): who holds most, what is cached, what
+    /// other streams hold back, the largest free block, what was tried, and the setting that would have helped. Empty for what a `_try_` function
+    /// failed with until `error_explain`.
+    pub notes: *const c_char,
 }
 
 /// One request, as a resource of user functions sees it.
@@ -461,6 +468,13 @@ pub type tenure_listener_fn =
 pub type tenure_low_memory_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, device: i32, bytes: u64, released: *mut u64) -> tenure_status>;
 
+/// Tells the frames of an interpreter that are on this thread now: writes them to `text`, which has room for `room` bytes, and returns how many bytes it
+/// wrote. A frame a line, the innermost first, as `file:line function`. 0: there is none to tell. Called without a lock wherever a stack is kept.
+pub type tenure_stack_fn = Option<unsafe extern "C" fn(context: *mut c_void, text: *mut c_char, room: usize) -> usize>;
+
+/// Called with each account; `account` is valid during the call. A value other than 0 ends the list.
+pub type tenure_account_fn = Option<unsafe extern "C" fn(context: *mut c_void, account: *const tenure_account) -> i32>;
+
 /// Called for a free that cannot return an error and was wrong. `message` is one line.
 pub type tenure_misuse_fn = Option<unsafe extern "C" fn(context: *mut c_void, message: *const c_char)>;
 
@@ -493,8 +507,33 @@ pub struct tenure_tracked {
 
 /// Gets one block of a list. A value other than 0 ends the list.
 pub type tenure_tracked_fn = Option<unsafe extern "C" fn(context: *mut c_void, block: *const tenure_tracked) -> i32>;
+/// `usage`: by the tag that was open.
+pub const TENURE_BY_TAG: u32 = 0;
+/// `usage`: by the thread that allocated.
+pub const TENURE_BY_THREAD: u32 = 1;
+/// `usage`: by the resource that was asked.
+pub const TENURE_BY_RESOURCE: u32 = 2;
 
-/// Tells the frames of an interpreter that are on this thread now: writes at most `capacity` bytes of text to `out`, one frame a line, the innermost
-/// first, and returns how many bytes that were.
-pub type tenure_stack_fn =
-    Option<unsafe extern "C" fn(context: *mut c_void, out: *mut c_char, capacity: usize) -> usize>;
+/// What one tag, thread or resource has and had. All figures but the counts are bytes, as they were asked for.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct tenure_account {
+    /// Bytes of this structure as the library knows it.
+    pub size: usize,
+    /// The tag (empty: none was open), the thread's name, the resource and what it stands on.
+    pub name: *const c_char,
+    /// The operating system's number of the thread, the id of the resource; 0 for tags.
+    pub id: u64,
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_count: u64,
+    /// The most bytes that were live at once; too low by at most 1 MiB for each other thread that allocates.
+    pub peak_bytes: u64,
+    /// The most blocks that were live at once.
+    pub peak_count: u64,
+    /// Bytes of all allocations.
+    pub total_bytes: u64,
+    /// Number of all allocations.
+    pub total_count: u64,
+}

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use crate::bins::rename;
 use crate::error::{Error, OutOfMemory, Result, human};
 use crate::pool::{Pool, PoolOptions};
-use crate::resource::{Block, DEFAULT_ALIGNMENT, Info, MemoryResource, Properties, Request, Resource};
+use crate::resource::{Block, DEFAULT_ALIGNMENT, Info, Live, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
 
 /// The file that a dump goes to, in the directory that is current at the failure.
@@ -215,6 +215,14 @@ impl MemoryResource for Arena {
 
     fn find(&self, ptr: u64) -> Option<Block> {
         self.pool.find(ptr)
+    }
+
+    fn each_block(&self, see: &mut dyn FnMut(Live)) {
+        self.pool.each_block(see);
+    }
+
+    fn held_ranges(&self) -> Vec<(u64, u64)> {
+        self.pool.held_ranges()
     }
 
     fn info(&self) -> Info {

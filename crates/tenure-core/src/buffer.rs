@@ -29,6 +29,7 @@ use self::order::{check_device, check_home, default_of, default_of_current, done
 use crate::current;
 use crate::device;
 use crate::error::{Error, Payload, Result};
+use crate::observe;
 use crate::ops;
 use crate::resource::{DEFAULT_ALIGNMENT, Light, Named, Properties, Request};
 use crate::stream::{StreamHold, StreamRef};
@@ -99,7 +100,9 @@ impl Buffer {
     /// # Errors
     /// Those of the allocation.
     pub fn create(bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
-        Self::create_by(bytes, align, home, resource, |named, request, stream| named.body().allocate(request, stream))
+        Self::create_by(bytes, align, home, resource, |named, request, stream| {
+            observe::allocate(named, request, Some(stream), || named.body().allocate(request, stream))
+        })
     }
 
     /// [`create`](Self::create) that neither waits nor calls the driver or user code. On failure stream and resource come
@@ -114,7 +117,7 @@ impl Buffer {
         }
         tools::may_not_wait()?;
         Self::create_by(bytes, align, home, resource, |named, request, stream| {
-            named.body().try_allocate(request, stream)
+            observe::try_allocate(named, request, Some(stream), || named.body().try_allocate(request, stream))
         })
     }
 
@@ -461,7 +464,7 @@ impl Buffer {
         if matches!(self.source, Source::Foreign(_)) {
             return self.close_foreign(carried);
         }
-        self.free_block(carried, true, |n, request, s| n.body().deallocate(self.ptr, request, s))?;
+        self.free_block(carried, true, |n, request, s| free_counted(n, self.ptr, request, s))?;
         self.empty();
         Ok(())
     }
@@ -497,7 +500,10 @@ impl Buffer {
             return Err(Error::WouldBlock);
         }
         tools::may_not_wait()?;
-        self.free_block(false, false, |n, request, s| n.body().try_deallocate(self.ptr, request, s))?;
+        self.free_block(false, false, |n, request, s| {
+            let free = || n.body().try_deallocate(self.ptr, request, s);
+            observe::deallocate(n.id(), self.ptr, request.bytes, Some(s), free)
+        })?;
         self.empty();
         Ok(())
     }
@@ -608,7 +614,7 @@ impl Buffer {
         let before = (self.home.clone(), self.used.clone());
         self.change_home(stream.clone().located());
         // The stream was named by the caller of this very call, so that it is alive.
-        let freed = self.free_block(true, true, |n, request, s| n.body().deallocate(self.ptr, request, s));
+        let freed = self.free_block(true, true, |n, request, s| free_counted(n, self.ptr, request, s));
         if let Err(error) = freed {
             // The old block stays, and with it everything as it was; the copy that reads it is on this stream.
             (self.home, self.used) = before;
@@ -648,7 +654,7 @@ impl Buffer {
         let _current =
             if follows && self.default >= 0 { Some(device::driver()?.device(self.default)?.enter()?) } else { None };
         let _range = tools::range(tools::Name::Allocate, request.bytes as u64);
-        light.body().allocate(request, stream)
+        observe::allocate(light, request, Some(stream), || light.body().allocate(request, stream))
     }
 
     /// Orders work on `stream` after everything that was ordered with this buffer's home.
@@ -707,6 +713,12 @@ fn is_rounding(resource: &Named) -> bool {
     resource.body().upstream().is_some_and(|upstream| is_rounding(upstream))
 }
 
+/// Frees a block as the public entry does.
+fn free_counted(resource: &Named, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
+    let free = || resource.body().deallocate(ptr, request, stream);
+    observe::deallocate(resource.id(), ptr, request.bytes, Some(stream), free)
+}
+
 /// Gives a block back that was made a moment ago and that nobody has. Where even that fails it is reported and stays live,
 /// with a reference of its own.
 fn give_up(resource: &Named, ptr: u64, request: &Request, stream: StreamRef<'_>) {
@@ -714,7 +726,7 @@ fn give_up(resource: &Named, ptr: u64, request: &Request, stream: StreamRef<'_>)
         return;
     }
     let _range = tools::range(tools::Name::Deallocate, request.bytes as u64);
-    if let Err(error) = resource.body().deallocate(ptr, request, stream) {
+    if let Err(error) = free_counted(resource, ptr, request, stream) {
         crate::misuse::report(&error);
         resource.take_light();
     }

@@ -141,11 +141,14 @@ pub fn set(device: i32, resource: Resource) -> Result<Resource> {
     let (entry, device) = entry(device)?;
     check_device(&resource, device)?;
     let mut resource = Some(resource);
+    let id = resource.as_ref().map_or(0, |resource| resource.id());
     let replaced = scoped(device, |scope| resource.take().map(|new| std::mem::replace(&mut scope.resource, new)));
     if let Some(Some(previous)) = replaced {
+        crate::observe::current_event(id, device);
         return Ok(previous);
     }
     let previous = exchange(entry, resource)?;
+    crate::observe::current_event(id, device);
     tell(entry, device);
     Ok(previous)
 }
@@ -160,6 +163,7 @@ pub fn reset(device: i32) -> Result<Resource> {
         return set(device, leaf::shared::cuda()?);
     }
     let previous = exchange(entry, None)?;
+    crate::observe::current_event(leaf::shared::plain()?.id(), device);
     tell(entry, device);
     Ok(previous)
 }

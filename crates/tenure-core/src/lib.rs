@@ -8,6 +8,7 @@
 //!              pool/      (place, pages, order)         who may have which byte now
 //!                   |
 //!              stream, device, misuse, error, tools     the words they share
+//!              observe                                  what is live, by whom, and what became of a request
 //!                   |
 //!              tenure-driver                            one table of driver calls
 //! ```
@@ -27,6 +28,7 @@ pub mod device;
 pub mod error;
 pub mod low_memory;
 pub mod misuse;
+pub mod observe;
 pub mod ops;
 pub mod pool;
 pub mod prefetch;

@@ -23,7 +23,8 @@ use std::fmt::Write as _;
 
 use crate::sync::{Arc, RwLock};
 
-/// Tells the frames of an interpreter that are on this thread now: one line for each, innermost first; empty without any.
+/// Tells the frames of an interpreter that are on this thread now: a line for each, `file:line function`, the innermost first;
+/// empty without any.
 pub type Source = dyn Fn() -> String + Send + Sync;
 
 /// Frames beyond this many are left out.
@@ -34,6 +35,12 @@ static SOURCE: RwLock<Option<Arc<Source>>> = RwLock::new(None);
 /// Sets who tells the frames of an interpreter, and gives the one before.
 pub fn set_source(source: Option<Arc<Source>>) -> Option<Arc<Source>> {
     std::mem::replace(&mut *SOURCE.write(), source)
+}
+
+/// The frames of an interpreter that are on this thread now, as its face tells them.
+pub(crate) fn interpreted() -> String {
+    let source = SOURCE.read().clone();
+    source.map(|source| source()).unwrap_or_default()
 }
 
 /// The frames of one moment.
@@ -48,8 +55,7 @@ impl Stack {
     #[cold]
     #[inline(never)]
     pub fn capture() -> Self {
-        let source = SOURCE.read().clone();
-        let interpreted = source.map(|source| source()).unwrap_or_default().into_boxed_str();
+        let interpreted = interpreted().into_boxed_str();
         let mut native = Vec::with_capacity(32);
         // SAFETY: the unwinder of the systems that are supported may run on several threads at once; what the crate leaves
         // unsynchronised is the resolving of names, which does not happen here.
@@ -65,7 +71,7 @@ impl Stack {
     /// The frames for people, innermost first: those of the interpreter, then the native ones from the door
     /// of the library on.
     pub fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.interpreted.lines().map(str::to_owned).collect();
+        let mut lines: Vec<String> = self.interpreted.lines().map(|line| format!("  {line}")).collect();
         let mut native: Vec<(usize, Vec<String>)> = Vec::with_capacity(self.native.len());
         for ip in self.native.iter().filter(|ip| **ip != 0) {
             let mut names = Vec::new();

@@ -142,8 +142,8 @@ thread_local! {
     static THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A number that no other thread of the process ever has.
-fn this_thread() -> u64 {
+/// A number that no other thread of the process ever has; 0 on a thread that is ending.
+pub(crate) fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     THREAD
         .try_with(|cell| {

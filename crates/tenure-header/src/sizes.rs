@@ -27,6 +27,7 @@ sizes!(
     tenure_detached,
     tenure_device_info,
     tenure_tracked,
+    tenure_account,
 );
 
 /// Fails when `types.rs` has a structure that [`SIZES`] does not list.

@@ -31,6 +31,7 @@ use crate::dlpack;
 use crate::errors::{call, check, try_call};
 use crate::foreign;
 use crate::gil;
+use crate::observe;
 use crate::resource::{self, DeviceMemoryResource};
 use crate::size;
 use crate::stream::{self, Stream};
@@ -258,6 +259,7 @@ impl DeviceBuffer {
         call_it: unsafe extern "C" fn(tenure_buffer, usize, tenure_stream) -> tenure_status,
     ) -> PyResult<()> {
         self.writable()?;
+        observe::sync(py)?;
         let _change = self.change(py, what)?;
         let (_held, carried) = self.stream_or_home(py, stream)?;
         let buffer = self.handle()?;
@@ -280,6 +282,7 @@ pub(crate) fn view_of(py: Python<'_>, buffer: tenure_buffer) -> PyResult<tenure_
 /// The resource of an optional argument: without one, the current one, which the engine reads once.
 #[inline]
 pub(crate) fn resource_or_current(py: Python<'_>, mr: Option<&Bound<'_, PyAny>>) -> PyResult<tenure_resource> {
+    observe::sync(py)?;
     match mr {
         Some(mr) => resource::argument(mr),
         None => {

@@ -34,6 +34,7 @@ mod gil;
 mod kinds;
 mod logging;
 mod low_memory;
+mod observe;
 mod pointers;
 mod resource;
 mod sim;
@@ -82,6 +83,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     sim::register(module)?;
     low_memory::register(module)?;
     stacks::register(py)?;
+    observe::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;

@@ -30,6 +30,7 @@ use crate::errors::{self, call, check, try_call};
 use crate::figures::MemoryInfo;
 use crate::gil;
 use crate::kinds;
+use crate::observe;
 use crate::size;
 use crate::stream;
 use crate::table::api;
@@ -246,6 +247,7 @@ impl DeviceMemoryResource {
         let bytes = size::bytes(nbytes, "nbytes")?;
         let alignment = alignment_bytes(alignment)?;
         let stream = stream::argument(stream)?;
+        observe::sync(slf.py())?;
         let carried = stream.carried();
         let mut out: *mut c_void = std::ptr::null_mut();
         let to = &raw mut out;
@@ -293,6 +295,7 @@ impl DeviceMemoryResource {
         let bytes = size::many(sizes, "sizes", size::bytes)?;
         let alignment = alignment_bytes(alignment)?;
         let stream = stream::argument(stream)?;
+        observe::sync(slf.py())?;
         let carried = stream.carried();
         let mut out: Vec<*mut c_void> = vec![std::ptr::null_mut(); bytes.len()];
         let to = out.as_mut_ptr();

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::{ffi, types::PyAnyMethods};
 use tenure_abi::*;
 
@@ -46,18 +47,36 @@ unsafe extern "C" fn frames(_context: *mut c_void, out: *mut c_char, capacity: u
     bytes
 }
 
+/// The folder of the package, with a separator at the end: its own frames are nobody's line.
+static PACKAGE: PyOnceLock<String> = PyOnceLock::new();
+
+fn package(py: Python<'_>) -> PyResult<&str> {
+    let folder = PACKAGE.get_or_try_init(py, || {
+        let file: String = py.import("tenure")?.getattr("__file__")?.extract()?;
+        let end = file.rfind(['/', '\\']).map_or(0, |at| at + 1);
+        Ok::<String, PyErr>(file[..end].to_owned())
+    })?;
+    Ok(folder)
+}
+
 fn walk(py: Python<'_>, text: &mut String) -> PyResult<()> {
+    let own = package(py)?;
     // SAFETY: this thread has the interpreter lock; the frame is borrowed from it, or null.
     let top = unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast()) };
     let mut next = top;
-    for _ in 0..MOST {
-        let Some(frame) = next else { return Ok(()) };
+    let mut count = 0;
+    while let Some(frame) = next
+        && count < MOST
+    {
         let code = frame.getattr(intern!(py, "f_code"))?;
-        let file = code.getattr(intern!(py, "co_filename"))?;
-        let name = code.getattr(intern!(py, "co_qualname"))?;
-        let line = frame.getattr(intern!(py, "f_lineno"))?.extract::<Option<u32>>()?.unwrap_or(0);
-        // Writing into a string does not fail.
-        let _ = writeln!(text, "  File \"{file}\", line {line}, in {name}");
+        let file: String = code.getattr(intern!(py, "co_filename"))?.extract()?;
+        if count > 0 || own.is_empty() || !file.starts_with(own) {
+            let name: String = code.getattr(intern!(py, "co_qualname"))?.extract()?;
+            let line = frame.getattr(intern!(py, "f_lineno"))?.extract::<Option<u32>>()?.unwrap_or(0);
+            // Writing into a string does not fail.
+            let _ = writeln!(text, "{}:{line} {}", file.replace('\n', " "), name.replace('\n', " "));
+            count += 1;
+        }
         let back = frame.getattr(intern!(py, "f_back"))?;
         next = (!back.is_none()).then_some(back);
     }

@@ -71,6 +71,7 @@ mod load;
 mod logging;
 pub mod low_memory;
 pub mod misuse;
+pub mod observe;
 mod owner;
 mod pool;
 mod report;
@@ -93,6 +94,7 @@ pub use error::{
 pub use load::{api, library_path};
 pub use logging::Logging;
 pub use misuse::count as misuse_count;
+pub use observe::{Tag, memory_snapshot, tag, usage};
 pub use pool::{
     AsyncPool, AsyncPoolBuilder, Counters, HandleType, Limiting, Pool, PoolBuilder, Statistics, cuda, managed, pinned,
     system,

@@ -216,6 +216,11 @@ impl Tally {
         All { tally: self }
     }
 
+    /// Begins anew.
+    pub(crate) fn clear(&self) {
+        self.hold_all().set_counters(&Counters::default());
+    }
+
     /// The figures now.
     pub(crate) fn counters(&self) -> Counters {
         self.hold_all().counters()

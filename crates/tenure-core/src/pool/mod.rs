@@ -36,6 +36,7 @@ mod cache;
 mod give_back;
 mod graph;
 mod ladder;
+mod look;
 mod many;
 mod note;
 mod options;

@@ -20,7 +20,7 @@ use super::place::{Entry, Fault, PROVEN, UNPROVEN, rounded_bytes};
 use super::{Pool, State};
 use crate::error::{Error, Misuse, MisuseKind, Result};
 use crate::resource::batch::deallocate_each;
-use crate::resource::{Batch, Block, Freed, Info, MemoryResource, Properties, Request, Resource};
+use crate::resource::{Batch, Block, Freed, Info, Live, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
 use crate::tools::heaps;
 
@@ -364,6 +364,14 @@ impl MemoryResource for Pool {
             owner: entry.owner,
             device: self.device,
         })
+    }
+
+    fn each_block(&self, see: &mut dyn FnMut(Live)) {
+        self.look(see);
+    }
+
+    fn held_ranges(&self) -> Vec<(u64, u64)> {
+        self.ranges()
     }
 
     fn capture_of(&self, ptr: u64) -> Option<u64> {

@@ -203,6 +203,7 @@ impl Slot {
             FREE.lock().push(self.index);
         }
         if let Some(body) = body {
+            crate::observe::resource_event(id, body.kind(), false);
             if may_wait() {
                 drop(body);
             } else {

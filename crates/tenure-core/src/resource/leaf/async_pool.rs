@@ -24,7 +24,7 @@ use tenure_driver::sys::{
 use crate::device;
 use crate::error::{Error, Result};
 use crate::resource::book::{Book, Booked};
-use crate::resource::{Block, Info, MemoryResource, Properties, Request};
+use crate::resource::{Block, Info, Live, MemoryResource, Properties, Request};
 use crate::stream::StreamRef;
 
 /// How the memory of a pool can be given to another process.
@@ -357,7 +357,7 @@ impl MemoryResource for AsyncPool {
                 e
             }
         })?;
-        if let Some(stale) = self.book.insert(ptr, Booked::new(request, self.device, self.device, base)) {
+        if let Some(stale) = self.book.insert(ptr, Booked::new(request, self.device, self.device, base).on(stream)) {
             log::warn!(
                 "tenure: {} block {ptr:#x} ({} bytes) was freed behind tenure's back, since the driver hands its \
                  address out again; free it through the resource that made it",
@@ -405,6 +405,10 @@ impl MemoryResource for AsyncPool {
 
     fn find(&self, ptr: u64) -> Option<Block> {
         self.book.find(ptr)
+    }
+
+    fn each_block(&self, see: &mut dyn FnMut(Live)) {
+        self.book.each_block(see);
     }
 
     /// Live figures are the book's. What is reserved is the driver's word (for a view that includes what others took
