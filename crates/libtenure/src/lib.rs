@@ -11,6 +11,8 @@
 
 #![allow(clippy::missing_safety_doc, reason = "the contract of each exported function is its text in tenure-abi")]
 
+use tenure_core::sync;
+
 mod bins;
 mod buffer;
 mod callback;
@@ -23,6 +25,7 @@ mod instance;
 mod library;
 mod low_memory;
 mod many;
+mod place;
 mod resource;
 mod sim;
 mod slab;

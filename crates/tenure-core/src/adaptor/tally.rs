@@ -22,7 +22,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// Stripes; threads beyond them share.
 const STRIPES: usize = 32;
@@ -170,28 +170,26 @@ impl Stripe {
         }
     }
 
+    #[inline(always)]
     fn let_go(&self) {
         self.locked.store(false, Ordering::Release);
     }
 }
 
+#[inline(always)]
 fn get(cell: &AtomicI64) -> i64 {
     cell.load(Ordering::Relaxed)
 }
 
+#[inline(always)]
 fn set(cell: &AtomicI64, value: i64) {
     cell.store(value, Ordering::Relaxed);
 }
 
-/// The stripe of this thread; 0 after the thread's own exit hooks have run.
+/// The stripe of this thread.
+#[inline(always)]
 fn own() -> usize {
-    thread_local! {
-        static OWN: usize = {
-            static NEXT: AtomicUsize = AtomicUsize::new(0);
-            NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES
-        };
-    }
-    OWN.try_with(|own| *own).unwrap_or(0)
+    crate::thread::number() % STRIPES
 }
 
 /// Figures of what is live, and credit, in stripes.
@@ -291,17 +289,20 @@ impl Held<'_> {
     }
 
     /// Bytes of credit that this stripe has.
+    #[inline(always)]
     pub(super) fn credit(&self) -> i64 {
         get(&self.stripe.credit)
     }
 
     /// Sets them.
+    #[inline(always)]
     pub(super) fn set_credit(&self, credit: i64) {
         set(&self.stripe.credit, credit);
     }
 }
 
 impl Drop for Held<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         self.stripe.let_go();
     }

@@ -40,11 +40,13 @@ impl Named {
     }
 
     /// A number that no other resource of the process ever has.
+    #[inline]
     pub fn id(&self) -> u64 {
         self.slot.id()
     }
 
     /// What it does, uncounted: for layers that call their upstream.
+    #[inline]
     pub fn body(&self) -> &dyn MemoryResource {
         self.slot.body()
     }
@@ -97,7 +99,7 @@ impl Named {
 
     /// The request in its plainest form, or `None` where something about it must be looked at.
     #[inline]
-    fn plain(&self, bytes: usize, align: usize) -> Option<Request> {
+    pub(crate) fn plain(&self, bytes: usize, align: usize) -> Option<Request> {
         let plain = align == DEFAULT_ALIGNMENT
             && bytes.wrapping_sub(1) < MAX_BYTES
             && !tenure_driver::process::unusable()
