@@ -60,8 +60,12 @@ unsafe fn create_at_hand(
     if !may_ask && !home.as_carried().outlives_call() {
         return None;
     }
-    let made = Buffer::create_at_hand(bytes, or_default(alignment), home, &named_if_right(resource)?)?;
-    Some(match made.map_err(|error| *error).and_then(buffer_out) {
+    let named = named_if_right(resource)?;
+    let made = match Buffer::block_at_hand(bytes, or_default(alignment), &home, &named)? {
+        Ok(block) => BUFFERS.insert_with(|| Buffer::of_block(&block, home, named.light())),
+        Err(error) => Err(*error),
+    };
+    Some(match made {
         Ok(handle) => {
             *out = handle;
             TENURE_OK

@@ -66,7 +66,7 @@ fn enter(hold: &StreamHold) -> Result<(&'static Driver, Current)> {
 exports! { guard:
     fn tenure_shared_arena_create(out: *mut tenure_shared_arena) {
         writable(out)?;
-        write(out, ARENAS.insert(SharedArena::new()).map_err(|(error, _)| error)?)?;
+        write(out, ARENAS.insert(SharedArena::new())?)?;
     }
 
     fn tenure_capture_scope_enter(
@@ -90,7 +90,7 @@ exports! { guard:
     fn tenure_sim_capture_end(given: tenure_stream, out: *mut tenure_graph) {
         writable(out)?;
         let graph = Graph::end(&stream(given)?)?;
-        write(out, GRAPHS.insert(graph).map_err(|(error, _)| error)?)?;
+        write(out, GRAPHS.insert(graph)?)?;
     }
 
     fn tenure_sim_graph_launch(graph: tenure_graph, given: tenure_stream) {

@@ -273,7 +273,7 @@ pub(crate) fn stream_out(object: Arc<StreamObject>) -> Result<tenure_stream> {
     let weak = Arc::downgrade(&object);
     let pointer = weak.as_ptr();
     let seat = StreamSeat { weak, kept: Some(object.clone()), references: 1 };
-    let handle = STREAMS.insert(seat).map_err(|(error, _)| error)?;
+    let handle = STREAMS.insert(seat)?;
     object.seat(handle, |handle| {
         POINTERS.set(handle, std::ptr::null());
         // Only the seat goes; what it kept has gone before, or this would not run.
@@ -326,10 +326,7 @@ pub(crate) fn view(buffer: &Buffer) -> View {
 
 #[inline]
 pub(crate) fn buffer_out(buffer: Buffer) -> Result<tenure_buffer> {
-    BUFFERS.insert(buffer).map_err(|(error, buffer)| {
-        drop(buffer);
-        error
-    })
+    BUFFERS.insert(buffer)
 }
 
 // ------------------------------------------------------------------ pointers of the caller

@@ -89,14 +89,14 @@ impl<T, V> Place<T, V> {
         self.word.load(Relaxed) >> SHIFT
     }
 
-    /// Lets a tenant in under a generation that none had.
+    /// Lets a tenant in, made where it will be, under a generation that none had.
     ///
     /// # Safety
     /// The place is vacant, and the caller is the only one who may settle anybody here.
     #[inline]
-    pub(crate) unsafe fn settle(&self, tenant: T, generation: u64) {
+    pub(crate) unsafe fn settle(&self, generation: u64, make: impl FnOnce() -> T) {
         // SAFETY: nobody reaches the cell of a vacant place, and nobody else settles here.
-        unsafe { (*self.tenant.get()).write(tenant) };
+        unsafe { (*self.tenant.get()).write(make()) };
         self.word.store(generation << SHIFT | HERE, Release);
     }
 

@@ -215,22 +215,40 @@ impl<T, V: Copy> Slab<T, V> {
     }
 
     /// Takes a tenant in.
+    ///
+    /// # Errors
+    /// There are too many; the tenant is dropped.
     #[inline]
-    pub(crate) fn insert(&'static self, tenant: T) -> Result<u64, (Error, T)> {
-        let index = match self.free_place() {
-            Some(index) => index as usize,
-            None => match self.new_place() {
-                Ok(index) => index,
-                Err(error) => return Err((error, tenant)),
-            },
+    pub(crate) fn insert(&'static self, tenant: T) -> Result<u64> {
+        self.insert_with(|| tenant)
+    }
+
+    /// Takes in a tenant that is made in its place.
+    ///
+    /// # Errors
+    /// There are too many; the tenant is made and dropped.
+    #[inline]
+    pub(crate) fn insert_with(&'static self, make: impl FnOnce() -> T) -> Result<u64> {
+        let found = match self.free_place() {
+            Some(index) => Ok(index as usize),
+            None => self.new_place(),
         };
-        let Some(place) = self.place(index) else {
-            return Err((Error::Internal("a place of a slab is missing".into()), tenant));
-        };
-        let generation = place.generation() + 1;
-        // SAFETY: the place came from the free ones, or is new: it is vacant, and this thread has it alone.
-        unsafe { place.settle(tenant, generation) };
-        Ok((self.tag << 60) | (generation << INDEX_BITS) | index as u64)
+        let found = found.and_then(|index| match self.place(index) {
+            Some(place) => Ok((index, place)),
+            None => Err(Error::Internal("a place of a slab is missing".into())),
+        });
+        match found {
+            Ok((index, place)) => {
+                let generation = place.generation() + 1;
+                // SAFETY: the place came from the free ones, or is new: it is vacant, and this thread has it alone.
+                unsafe { place.settle(generation, make) };
+                Ok((self.tag << 60) | (generation << INDEX_BITS) | index as u64)
+            }
+            Err(error) => {
+                drop(make());
+                Err(error)
+            }
+        }
     }
 
     #[cold]

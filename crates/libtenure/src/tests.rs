@@ -64,7 +64,7 @@ fn places_go_round_between_a_thread_that_makes_and_one_that_ends() {
         }
     });
     for i in 0..20_000 {
-        send.send(SLAB.insert(i).map_err(|(e, _)| e).unwrap()).unwrap();
+        send.send(SLAB.insert(i).unwrap()).unwrap();
     }
     drop(send);
     ender.join().unwrap();

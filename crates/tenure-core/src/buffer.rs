@@ -92,8 +92,9 @@ pub fn resolve(resource: Option<&Named>, stream: StreamRef<'_>) -> Result<Light>
     }
 }
 
-/// What a buffer is made of: a block on a device.
-struct Block {
+/// A block that is about to become a buffer's.
+#[must_use]
+pub struct Block {
     ptr: u64,
     bytes: usize,
     align: usize,
@@ -119,25 +120,14 @@ impl Buffer {
         Self::create_by(bytes, align, home, resource, |named, request, stream| named.body().allocate(request, stream))
     }
 
-    /// [`create`](Self::create) of what the thread has at hand, under a resource that the caller holds by a reference of some
-    /// kind: `None`, with nothing changed, when that is not what is wanted. The error is boxed, so that the answer is small.
+    /// Takes a block for a buffer out of what the thread has at hand, which [`of_block`](Self::of_block) makes a buffer of:
+    /// `None`, with nothing changed, when that is not what is wanted. The answer is small, and the buffer can be made where it
+    /// will be. Until then the block is nobody's.
     ///
     /// # Errors
     /// What the driver says to the question whether the stream is capturing.
     #[inline]
-    pub fn create_at_hand(
-        bytes: usize,
-        align: usize,
-        home: StreamHold,
-        resource: &Named,
-    ) -> Option<Result<Self, Box<Error>>> {
-        let block = Self::block_at_hand(bytes, align, &home, resource)?;
-        Some(block.map(|block| Self::of_block(&block, home, resource.light())))
-    }
-
-    /// Takes a block for a buffer out of what the thread has at hand. The caller takes or has the light for it.
-    #[inline]
-    fn block_at_hand(
+    pub fn block_at_hand(
         bytes: usize,
         align: usize,
         home: &StreamHold,
@@ -153,8 +143,9 @@ impl Buffer {
         Some(made.map(|ptr| Block { ptr, bytes, align, device, properties: body.properties() }))
     }
 
+    /// A buffer of such a block, with a light on the resource that made it, and with the stream that it was made on.
     #[inline]
-    fn of_block(block: &Block, home: StreamHold, resource: Light) -> Self {
+    pub fn of_block(block: &Block, home: StreamHold, resource: Light) -> Self {
         let Block { ptr, bytes, align, device, properties } = *block;
         Self {
             ptr,

@@ -62,6 +62,7 @@ impl StreamObject {
     }
 
     /// The face's own handle; 0 when it has none.
+    #[inline]
     pub fn handle(&self) -> u64 {
         self.seat.get().map_or(0, |(handle, _)| *handle)
     }
@@ -204,11 +205,13 @@ pub struct StreamHold {
 }
 
 impl StreamHold {
+    #[inline]
     fn new(raw: RawStream, object: Option<Arc<StreamObject>>) -> Self {
         Self { raw, object, thread: if raw.is_per_thread() { this_thread() } else { 0 }, device: -1 }
     }
 
     /// Keeps an object.
+    #[inline]
     pub fn object(object: Arc<StreamObject>) -> Self {
         Self::new(object.raw(), Some(object))
     }

@@ -63,6 +63,7 @@ impl Named {
     }
 
     /// One more cheap reference.
+    #[inline]
     pub fn light(&self) -> Light {
         self.slot.take_light();
         Light { named: *self }
