@@ -11,6 +11,8 @@
 
 #![allow(clippy::missing_safety_doc, reason = "the contract of each exported function is its text in tenure-abi")]
 
+use tenure_core::sync;
+
 mod adaptors;
 mod bins;
 mod buffer;
@@ -26,6 +28,7 @@ mod logging;
 mod low_memory;
 mod many;
 mod observe;
+mod place;
 mod resource;
 mod sim;
 mod slab;

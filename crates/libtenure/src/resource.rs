@@ -17,7 +17,7 @@ use crate::device::ordinal;
 use crate::guard::{exports, set};
 use crate::handles::{
     address, anchor_out, carried, carried_if_right, fill, fillable, light_out, named, named_if_right, options, pointer,
-    properties_of, property_bits, release, resolved, sized, text, upstream, writable, write,
+    properties_of, property_bits, release, release_at_hand, resolved, sized, text, upstream, writable, write,
 };
 
 pub(crate) fn or_default(alignment: usize) -> usize {
@@ -348,7 +348,9 @@ exports! { guard:
 }
 
 exports! { guard_release:
-    fn tenure_resource_release(resource: tenure_resource) {
+    fn tenure_resource_release(resource: tenure_resource) first {
+        release_at_hand(resource).then_some(TENURE_OK)
+    } {
         release(resource)?;
     }
 

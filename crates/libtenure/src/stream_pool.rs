@@ -10,7 +10,7 @@ use crate::guard::exports;
 use crate::handles::{stream_out, stream_release, stream_retain, writable, write};
 use crate::slab::Slab;
 
-static POOLS: Slab<Arc<Seated>, ()> = Slab::new(9, "stream pool");
+static POOLS: Slab<Arc<Seated>, ()> = Slab::new(9, "stream pool", |_| ());
 
 /// A pool whose streams have their handles, of each of which it holds one reference.
 struct Seated {
@@ -54,7 +54,7 @@ exports! { guard:
     ) {
         writable(out)?;
         let seated = Seated::new(StreamPool::new(ordinal(device)?, streams, non_blocking != 0)?)?;
-        write(out, POOLS.insert(Arc::new(seated), ()).map_err(|(error, _)| error)?)?;
+        write(out, POOLS.insert(Arc::new(seated))?)?;
     }
 
     fn tenure_stream_pool_size(given: tenure_stream_pool, out: *mut usize) {
@@ -77,6 +77,6 @@ exports! { guard:
 
 exports! { guard_release:
     fn tenure_stream_pool_release(given: tenure_stream_pool) {
-        drop(POOLS.remove(given, |_| (), |_| Ok(()))?);
+        drop(POOLS.remove(given, |_| Ok(()))?);
     }
 }

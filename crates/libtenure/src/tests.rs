@@ -56,16 +56,15 @@ fn buffer(bytes: usize) -> tenure_buffer {
 
 #[test]
 fn places_go_round_between_a_thread_that_makes_and_one_that_ends() {
-    static SLAB: Slab<u32, ()> = Slab::new(5, "thing");
-    // Shards are given to threads in turn: these two have different ones.
+    static SLAB: Slab<u32, ()> = Slab::new(5, "thing", |_| ());
     let (send, receive) = std::sync::mpsc::sync_channel::<u64>(8);
     let ender = std::thread::spawn(move || {
         for handle in receive {
-            SLAB.remove(handle, |_| (), |_| Ok(())).unwrap();
+            SLAB.remove(handle, |_| Ok(())).unwrap();
         }
     });
     for i in 0..20_000 {
-        send.send(SLAB.insert(i, ()).map_err(|(e, _)| e).unwrap()).unwrap();
+        send.send(SLAB.insert(i).unwrap()).unwrap();
     }
     drop(send);
     ender.join().unwrap();

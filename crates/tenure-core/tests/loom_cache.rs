@@ -8,12 +8,13 @@ mod sync {
     pub(crate) use loom::thread::yield_now;
 }
 
+#[path = "../src/latch.rs"]
+#[allow(dead_code)]
+mod latch;
+
 /// The sources say who may see them by the name of their module, so that the models are inside it.
 #[path = "../src/pool"]
 mod pool {
-    #[path = "cache/latch.rs"]
-    #[allow(dead_code)]
-    pub(crate) mod latch;
     #[path = "place/piece.rs"]
     #[allow(dead_code)]
     pub(crate) mod piece;
@@ -21,8 +22,8 @@ mod pool {
     mod models {
         use std::sync::Arc;
 
-        use super::latch::Latch;
         use super::piece::{FREE, HELD, LIVE, Piece, state_of, with_state, word};
+        use crate::latch::Latch;
         use loom::cell::UnsafeCell;
         use loom::thread;
 

@@ -112,6 +112,24 @@ impl MemoryResource for Statistics {
         self.freed(request, self.upstream.body().deallocate(ptr, request, stream))
     }
 
+    #[inline]
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+        let answer = self.upstream.body().allocate_at_hand(request, stream)?;
+        if answer.is_ok() {
+            self.tally.hold().add(request.bytes as i64);
+        }
+        Some(answer)
+    }
+
+    #[inline]
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+        let done = self.upstream.body().deallocate_at_hand(ptr, request, stream);
+        if done {
+            self.tally.hold().subtract(request.bytes as i64);
+        }
+        done
+    }
+
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         self.allocated(request, self.upstream.body().try_allocate(request, stream))
     }

@@ -30,7 +30,6 @@
 //! **Cost**: a pair is two latches (an exchange each) and a compare-exchange of its own thread. A magazine holds at most
 //! [`CLASS_BYTES`] or [`LEAST`] pieces of a class.
 
-mod latch;
 mod seat;
 
 use smallvec::SmallVec;
@@ -40,10 +39,10 @@ use super::State;
 use super::order::{Key, cur};
 use super::place::{CLASSES, Held, UNIT, class_units};
 use crate::adaptor::tally::Shared;
+pub(super) use crate::latch::Hold;
+use crate::latch::Latch;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
-pub(super) use latch::Hold;
-use latch::Latch;
 
 /// Bytes of one class that a magazine holds at most.
 const CLASS_BYTES: u64 = 64 << 10;
