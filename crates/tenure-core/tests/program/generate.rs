@@ -114,6 +114,7 @@ pub(crate) fn program(seed: u64) -> Program {
         captures,
         aligned: r.below(2) == 0,
         device: (r.below(6) == 0).then(|| (1 + r.below(6)) * 2 * MIB),
+        plots: seed % 2 == 1,
     };
     let steps = match r.below(16) {
         0..=4 => 8 + r.below(16),

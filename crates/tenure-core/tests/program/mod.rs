@@ -154,6 +154,8 @@ pub(crate) struct Settings {
     pub(crate) aligned: bool,
     /// The device has only so much memory left.
     pub(crate) device: Option<u64>,
+    /// Threads get plots, as if they were always in each other's way.
+    pub(crate) plots: bool,
 }
 
 /// A program.

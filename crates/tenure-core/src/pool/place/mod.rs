@@ -30,11 +30,14 @@ mod block;
 mod check;
 mod granule;
 pub(in crate::pool) mod ledger;
+mod lend;
 mod look;
 mod piece;
+mod plot;
 mod ranges;
 mod runs;
 mod small;
+mod starts;
 mod tags;
 mod vacate;
 
@@ -42,6 +45,7 @@ use bins::Bins;
 use block::{Blocks, MAX_SMALL, MIN_LARGE, NIL, State};
 use granule::GranuleMap;
 use ledger::{GRANULE, LIVE, Ledger, NO_SLOT, Piece, SlotStore, WHOLE};
+use lend::Lent;
 pub(in crate::pool) use look::{GRANULE_BYTES, LivePiece};
 use ranges::Range;
 use runs::{Run, class_of, slots_for};
@@ -49,6 +53,7 @@ pub use vacate::Vacated;
 
 use crate::sync::{Arc, Lazy};
 
+pub(in crate::pool) use plot::Plot;
 pub(in crate::pool) use runs::CLASSES;
 pub(in crate::pool) use runs::class_units;
 
@@ -156,6 +161,7 @@ pub struct Place {
     runs: Vec<Run>,
     spare_runs: Vec<u32>,
     ranges: Vec<Range>,
+    lent: Lent,
     /// By zone: the lowest and the first above the highest unit that was ever handed out.
     touched: [(u32, u32); 2],
     live_units: u64,
@@ -222,6 +228,7 @@ impl Place {
             runs: vec![Run::spare()],
             spare_runs: Vec::new(),
             ranges: Vec::new(),
+            lent: Lent::default(),
             touched: [(u32::MAX, 0); 2],
             live_units: 0,
             peak_units: 0,
@@ -446,6 +453,9 @@ impl Place {
             let touched = self.touched.iter().any(|(low, end)| (*low..*end).contains(&unit));
             if touched && self.is_mapped(unit) { Fault::Freed } else { Fault::Unknown }
         };
+        if let Some(span) = self.lent.span_of(unit) {
+            return self.in_plot(unit, span).ok_or_else(freed);
+        }
         let mut index = self.map.at_or_before(unit).ok_or_else(freed)?;
         if self.blocks[index].start > unit {
             index = self.map.before(unit).ok_or_else(freed)?;
@@ -480,6 +490,20 @@ impl Place {
         })
     }
 
+    /// The live piece of a plot around `unit`, in the span that begins at `span`.
+    #[cold]
+    fn in_plot(&self, unit: u32, span: u32) -> Option<Entry> {
+        let (block, start, units) = self.ledger.start_before(unit, span)?;
+        let piece = self.ledger.piece(block);
+        let (word, owner) = (piece.word(), piece.owner());
+        if ledger::state_of(word) != LIVE || unit - start >= units {
+            return None;
+        }
+        let bytes = u64::from(units) * UNIT;
+        let (offset, stamp) = (u64::from(start) * UNIT, ledger::stamp_of(word));
+        Some(Entry { block, slot: NO_SLOT, word, offset, bytes, held: bytes, owner, stamp })
+    }
+
     /// Frees what [`Place::entry`] found, in the order of `tag`. False when somebody else freed it since, without the lock.
     #[inline]
     pub fn free(&mut self, entry: &Entry, tag: u32) -> bool {
@@ -512,6 +536,10 @@ impl Place {
         let stamp = ledger::stamp_of(word);
         let block = &self.blocks[index];
         if slot == NO_SLOT {
+            if block.state == State::Line {
+                self.receive(index, tag);
+                return;
+            }
             let (start, units) = (block.start, block.units);
             self.ledger.piece(index).set(ledger::FREE, 0);
             self.map.clear(start);

@@ -149,7 +149,7 @@ impl Place {
         self.ledger.make_room(block);
         self.ledger.set_slots(block, start, slots * units, class, Some(pieces));
         self.map.set(start, block);
-        self.ledger.set_run(start, slots * units, block);
+        self.ledger.starts().set_run(start, slots * units, block);
         self.tag(tag).slot_units += u64::from(slots * units);
         self.list(run);
         Some((run, tag))
@@ -192,7 +192,7 @@ impl Place {
         let (class, slots) = (entry.class as usize, entry.len());
         let (units, start) = (class_units(class), self.blocks[index].start);
         self.map.clear(start);
-        self.ledger.clear_run(start, slots * units, index);
+        self.ledger.starts().clear_run(start, slots * units, index);
         self.ledger.set_slots(index, start, slots * units, class, None);
         let mut index = index;
         let mut slot = 0;
