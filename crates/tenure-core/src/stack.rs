@@ -122,11 +122,11 @@ mod tests {
 
     #[test]
     fn a_stack_names_who_called_and_asks_the_interpreter_first() {
-        let before = set_source(Some(Arc::new(|| "  File \"a.py\", line 1, in f\n".to_owned())));
+        let before = set_source(Some(Arc::new(|| "a.py:1 f\n".to_owned())));
         let stack = a_function_with_a_name();
         set_source(before);
         let lines = stack.lines();
-        assert_eq!(lines[0], "  File \"a.py\", line 1, in f");
+        assert_eq!(lines[0], "  a.py:1 f");
         assert!(stack.native.len() > 3, "{lines:?}");
         assert_eq!(a_function_with_a_name().interpreted.len(), 0);
     }
