@@ -95,9 +95,7 @@ def initialize(
         plain: Any = mr.ManagedMemoryResource() if managed_memory else mr.CudaMemoryResource()
         if not pool_allocator:
             return plain
-        initial, maximum = (
-            None if size is None else parse_bytes(size) for size in (initial_pool_size, maximum_pool_size)
-        )
+        initial, maximum = (None if size is None else parse_bytes(size) for size in (initial_pool_size, maximum_pool_size))
         if initial is not None and maximum is not None and initial > maximum:
             raise PoolSizeError(
                 "Initial pool size exceeds the maximum pool size: "
@@ -154,9 +152,7 @@ def _ordinals(devices: int | Iterable[int] | None) -> list[int]:
         try:
             given = [operator.index(device) for device in devices]  # type: ignore[union-attr]
         except TypeError:
-            raise TypeError(
-                f"devices must be the number of a device or a list of such numbers, not {devices!r}"
-            ) from None
+            raise TypeError(f"devices must be the number of a device or a list of such numbers, not {devices!r}") from None
     count = device_count()
     for ordinal in given:
         if not 0 <= ordinal < count:

@@ -25,9 +25,7 @@ def run(*arguments, **options):
 
 
 def python(text, **options):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=60, **options
-    )
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=60, **options)
 
 
 @pytest.fixture
@@ -170,7 +168,7 @@ def test_what_cannot_be_run(tmp_path):
 def test_exit_codes_and_errors(script):
     assert run(script("import sys, rmm; sys.exit(3)")).returncode == 3
     answer = run(script("import rmm\nraise LookupError('on purpose')"))
-    assert answer.returncode == 1 and "LookupError: on purpose" in answer.stderr and "script.py\", line 2" in answer.stderr
+    assert answer.returncode == 1 and "LookupError: on purpose" in answer.stderr and 'script.py", line 2' in answer.stderr
     assert run(script("x = (")).returncode == 1
 
 
