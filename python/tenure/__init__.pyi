@@ -456,9 +456,7 @@ class CudaStreamPool:
     number of threads may ask at once.
     """
 
-    def __new__(
-        cls, pool_size: int = 16, flags: CudaStreamFlags | int = ..., *, device: int | None = None
-    ) -> Self:
+    def __new__(cls, pool_size: int = 16, flags: CudaStreamFlags | int = ..., *, device: int | None = None) -> Self:
         """Makes ``pool_size`` streams on ``device`` (default: the current one), with ``CudaStreamFlags.SYNC_DEFAULT`` by
         default."""
     def get_stream(self, stream_id: int | None = None) -> Stream:

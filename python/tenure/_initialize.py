@@ -20,7 +20,7 @@ from typing import Any
 
 from . import logger, mr
 from ._errors import OutOfMemoryError
-from ._tenure import device_count, get_current_device, low_memory, parse_bytes, set_current_device
+from ._tenure import device_count, device_info, get_current_device, low_memory, parse_bytes, set_current_device
 
 __all__ = [
     "flush_logs",
@@ -88,35 +88,25 @@ def initialize(
 ) -> None:
     """``reinitialize`` without the hooks."""
     ordinals = _ordinals(devices)
-    share = any(isinstance(size, str) and size.rstrip().endswith("%") for size in (initial_pool_size, maximum_pool_size))
+    sizes = (initial_pool_size, maximum_pool_size) if pool_allocator else (None, None)
+    share = any(isinstance(size, str) and size.rstrip().endswith("%") for size in sizes)
+    plain: Any = mr.ManagedMemoryResource() if managed_memory else mr.CudaMemoryResource()
     made: dict[int, mr.DeviceMemoryResource] = {}
-
-    def make() -> mr.DeviceMemoryResource:
-        plain: Any = mr.ManagedMemoryResource() if managed_memory else mr.CudaMemoryResource()
-        if not pool_allocator:
-            return plain
-        initial, maximum = (
-            None if size is None else parse_bytes(size) for size in (initial_pool_size, maximum_pool_size)
-        )
-        if initial is not None and maximum is not None and initial > maximum:
-            raise PoolSizeError(
-                "Initial pool size exceeds the maximum pool size: "
-                f"initial_pool_size is {initial} bytes and maximum_pool_size is {maximum}"
-            )
-        return mr.PoolMemoryResource(plain, initial, maximum)
-
     with _device_kept():
         for ordinal in ordinals:
             set_current_device(ordinal)
-            if pool_allocator and share:
-                _give_back(ordinal)
-            try:
-                resource = make()
-            except OutOfMemoryError:
-                # What was there may hold idle what the new pool wants.
-                if not pool_allocator or not _give_back(ordinal):
-                    raise
-                resource = make()
+            resource = plain
+            if pool_allocator:
+                if share:
+                    _give_back(ordinal)
+                initial, maximum = _pool_sizes(*sizes, beyond_device=managed_memory)
+                try:
+                    resource = mr.PoolMemoryResource(plain, initial, maximum)
+                except OutOfMemoryError:
+                    # What was there may hold idle what the new pool wants.
+                    if not _give_back(ordinal):
+                        raise
+                    resource = mr.PoolMemoryResource(plain, initial, maximum)
             if logging:
                 resource = mr.LoggingResourceAdaptor(resource, log_file_name)
             made[ordinal] = resource
@@ -154,9 +144,7 @@ def _ordinals(devices: int | Iterable[int] | None) -> list[int]:
         try:
             given = [operator.index(device) for device in devices]  # type: ignore[union-attr]
         except TypeError:
-            raise TypeError(
-                f"devices must be the number of a device or a list of such numbers, not {devices!r}"
-            ) from None
+            raise TypeError(f"devices must be the number of a device or a list of such numbers, not {devices!r}") from None
     count = device_count()
     for ordinal in given:
         if not 0 <= ordinal < count:
@@ -172,6 +160,28 @@ def _device_kept() -> Iterator[None]:
         yield
     finally:
         set_current_device(original)
+
+
+def _pool_sizes(initial: _Size, maximum: _Size, *, beyond_device: bool) -> tuple[int | None, int | None]:
+    """The sizes in bytes. What cannot be is refused here, before anybody gives memory back for it."""
+    first, most = (None if size is None else parse_bytes(size) for size in (initial, maximum))
+    if first is not None and most is not None and first > most:
+        raise PoolSizeError(
+            "Initial pool size exceeds the maximum pool size: "
+            f"initial_pool_size is {initial!r} ({first} bytes) and maximum_pool_size is {maximum!r} ({most} bytes)"
+        )
+    if first is not None and not beyond_device:
+        info = device_info()
+        free, total = info["free_bytes"], info["total_bytes"]
+        if first > total:
+            raise OutOfMemoryError(
+                f"out of memory: initial_pool_size is {initial!r} ({first} bytes), and the device has {total} bytes in all "
+                f"({free} free)",
+                requested=first,
+                driver_free=free,
+                driver_total=total,
+            )
+    return first, most
 
 
 def _give_back(ordinal: int) -> bool:

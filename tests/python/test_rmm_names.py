@@ -202,7 +202,18 @@ def result_of(ours, method=None):
     return None
 
 
-SIMPLE = {"None", "int", "str", "bool", "bytes", "tuple[int, int]", "dict[int, str | None]", "level_enum", "Stream", "DeviceBuffer"}
+SIMPLE = {
+    "None",
+    "int",
+    "str",
+    "bool",
+    "bytes",
+    "tuple[int, int]",
+    "dict[int, str | None]",
+    "level_enum",
+    "Stream",
+    "DeviceBuffer",
+}
 
 
 def compare_result(differences, name, node, ours, method=None):

@@ -31,7 +31,19 @@ _NAME = "rmm"
 
 # What is built against RMM's compiled modules, and so loads them or nothing.
 _NEEDS_RMM = frozenset(
-    ["cudf", "pylibcudf", "cudf_polars", "dask_cudf", "cuml", "cugraph", "pylibcugraph", "pylibraft", "raft_dask", "cuvs", "rapidsmpf"]
+    [
+        "cudf",
+        "pylibcudf",
+        "cudf_polars",
+        "dask_cudf",
+        "cuml",
+        "cugraph",
+        "pylibcugraph",
+        "pylibraft",
+        "raft_dask",
+        "cuvs",
+        "rapidsmpf",
+    ]
 )
 
 

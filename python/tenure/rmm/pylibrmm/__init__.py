@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import memory_resource
 from . import logger as logger
+from . import memory_resource
 from . import utils as utils
 from .cuda_stream_pool import CudaStreamPool
 from .device_buffer import DeviceBuffer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from tenure.logger import (
     flush_logger,
     get_flush_level,
@@ -10,6 +12,7 @@ from tenure.logger import (
     set_flush_level,
     set_logging_level,
     should_log,
+    write_to,
 )
 
 __all__ = [
@@ -21,3 +24,7 @@ __all__ = [
     "set_logging_level",
     "should_log",
 ]
+
+# RMM's own variable for the file, where tenure's is not set.
+if os.environ.get("RMM_DEBUG_LOG_FILE") and not os.environ.get("TENURE_DEBUG_LOG_FILE"):
+    write_to(os.environ["RMM_DEBUG_LOG_FILE"])

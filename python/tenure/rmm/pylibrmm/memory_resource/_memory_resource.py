@@ -1,3 +1,4 @@
+# ruff: noqa: F822
 """``rmm.pylibrmm.memory_resource._memory_resource``: ``tenure.mr`` under RMM's roof."""
 
 from __future__ import annotations

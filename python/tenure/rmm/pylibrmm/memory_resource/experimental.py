@@ -1,3 +1,4 @@
+# ruff: noqa: F822
 """``rmm.pylibrmm.memory_resource.experimental``."""
 
 from __future__ import annotations
