@@ -288,7 +288,9 @@ def test_constructors_name_the_parameter(kind, arguments, error, text):
         getattr(tenure.mr, kind)(tenure.mr.CudaMemoryResource(), *arguments)
 
 
-@pytest.mark.parametrize("kind", ["PoolMemoryResource", "ArenaMemoryResource", "BinningMemoryResource", "FixedSizeMemoryResource"])
+@pytest.mark.parametrize(
+    "kind", ["PoolMemoryResource", "ArenaMemoryResource", "BinningMemoryResource", "FixedSizeMemoryResource"]
+)
 def test_an_upstream_that_is_none(kind):
     with pytest.raises(TypeError, match="upstream_mr must be a resource"):
         getattr(tenure.mr, kind)(None)

@@ -52,7 +52,7 @@ pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<B
         "logging" => Bound::new(py, adaptor().add_subclass(LoggingResourceAdaptor))?.into_any(),
         "statistics" => Bound::new(py, adaptor().add_subclass(StatisticsResourceAdaptor))?.into_any(),
         _ if callback::is_ours(handle) => {
-            Bound::new(py, base().add_subclass(CallbackMemoryResource::of(handle)))?.into_any()
+            Bound::new(py, base().add_subclass(CallbackMemoryResource::of(py, handle)))?.into_any()
         }
         kind => match adaptors::blank(py, kind, handle)? {
             Some(object) => object,
