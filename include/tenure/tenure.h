@@ -1545,7 +1545,8 @@ tenure_status tenure_pool_create(tenure_resource upstream,
                                  tenure_resource *out);
 
 /**
- * Refuses what would take more than `limit` bytes from `upstream` at once.
+ * Refuses what would take more than `limit` bytes from `upstream` at once. A limit of 0 is an
+ * error.
  */
 tenure_status tenure_limiting_create(tenure_resource upstream,
                                      uint64_t limit,

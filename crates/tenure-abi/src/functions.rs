@@ -121,7 +121,7 @@ functions! {
     fn async_view_create(pool_handle: *mut c_void, device: i32, out: *mut tenure_resource) -> tenure_status;
     /// A pool over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one). `options` may be null.
     fn pool_create(upstream: tenure_resource, options: *const tenure_pool_options, out: *mut tenure_resource) -> tenure_status;
-    /// Refuses what would take more than `limit` bytes from `upstream` at once.
+    /// Refuses what would take more than `limit` bytes from `upstream` at once. A limit of 0 is an error.
     fn limiting_create(upstream: tenure_resource, limit: u64, out: *mut tenure_resource) -> tenure_status;
     /// Counts what goes through.
     fn statistics_create(upstream: tenure_resource, out: *mut tenure_resource) -> tenure_status;

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
-use pyo3::{PyTypeInfo, ffi};
+use pyo3::{PyTraverseError, PyTypeInfo, PyVisit, ffi};
 use tenure_abi::*;
 
 use crate::adaptors;
@@ -31,6 +31,7 @@ use crate::dlpack;
 use crate::errors::{call, check, try_call};
 use crate::foreign;
 use crate::gil;
+use crate::keeper::Held;
 use crate::observe;
 use crate::resource::{self, DeviceMemoryResource};
 use crate::size;
@@ -71,6 +72,8 @@ impl Owned {
 #[derive(Default)]
 pub(crate) struct DeviceBuffer {
     owned: OnceLock<Arc<Owned>>,
+    /// What the garbage collector is shown, for a buffer of a callback resource. Dropped after the buffer.
+    held: OnceLock<Held>,
     /// Buffer-protocol exports; -1 while a thread changes the buffer.
     exports: AtomicIsize,
     turn: Mutex<()>,
@@ -113,6 +116,7 @@ impl DeviceBuffer {
         let this = Self::default();
         // A cell that was made a line ago is empty.
         let _ = this.owned.set(owned);
+        this.note_keeper(py, buffer);
         Bound::new(py, this)
     }
 
@@ -124,14 +128,25 @@ impl DeviceBuffer {
         }
         let owned = Owned::new(buffer);
         let object = cls.call_method1("__new__", (cls,))?.cast_into::<Self>()?;
-        object.get().install(owned)?;
+        object.get().install(py, owned)?;
         Ok(object)
     }
 
-    fn install(&self, owned: Owned) -> PyResult<()> {
+    /// Takes part in what the garbage collector sees of a callback resource.
+    #[inline]
+    fn note_keeper(&self, py: Python<'_>, buffer: tenure_buffer) {
+        if let Some(held) = Held::of_buffer(py, buffer) {
+            let _ = self.held.set(held);
+        }
+    }
+
+    fn install(&self, py: Python<'_>, owned: Owned) -> PyResult<()> {
+        let buffer = owned.handle();
         self.owned
             .set(Arc::new(owned))
-            .map_err(|_| PyRuntimeError::new_err("__init__ was called a second time; a buffer is made once"))
+            .map_err(|_| PyRuntimeError::new_err("__init__ was called a second time; a buffer is made once"))?;
+        self.note_keeper(py, buffer);
+        Ok(())
     }
 
     /// The engine's buffer and who keeps it.
@@ -202,6 +217,11 @@ impl DeviceBuffer {
         Ok(change)
     }
 
+    /// Whether somebody else has the memory, through the buffer protocol or DLPack.
+    fn is_exported(&self) -> bool {
+        self.exports.load(Ordering::Acquire) != 0 || self.owned.get().is_some_and(|owned| Arc::strong_count(owned) > 1)
+    }
+
     /// Begins an export through the buffer protocol.
     pub(crate) fn begin_export(&self) -> PyResult<()> {
         let begun = self.exports.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n >= 0).then_some(n + 1));
@@ -261,6 +281,9 @@ impl DeviceBuffer {
         self.writable()?;
         observe::sync(py)?;
         let _change = self.change(py, what)?;
+        if let Some(held) = self.held.get() {
+            held.used();
+        }
         let (_held, carried) = self.stream_or_home(py, stream)?;
         let buffer = self.handle()?;
         // SAFETY: the handles are held by this object and by `_held`.
@@ -337,7 +360,7 @@ impl DeviceBuffer {
         if ptr != 0 && bytes != 0 {
             buffer_copy::fill_from(py, &owned, ptr, bytes, stream.carried())?;
         }
-        self.install(owned)
+        self.install(py, owned)
     }
 
     #[staticmethod]
@@ -628,6 +651,21 @@ impl DeviceBuffer {
         unsafe { buffer_export::release_buffer(self, view) };
     }
 
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Memory that is exported has owners whom the collector cannot see.
+        if self.is_exported() {
+            return Ok(());
+        }
+        self.held.get().map_or(Ok(()), |held| held.traverse(&visit))
+    }
+
+    /// Called by the garbage collector alone, and becomes `__del__` (see `register`).
+    fn _finish(&self, py: Python<'_>) {
+        if let Some(held) = self.held.get() {
+            held.finish(|| self.close(py, None));
+        }
+    }
+
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         Self::__reduce_ex__(slf, 4)
     }
@@ -670,5 +708,10 @@ fn _rebuild<'py>(cls: &Bound<'py, PyType>, bytes: &Bound<'_, PyAny>) -> PyResult
 /// Adds the class and its functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<DeviceBuffer>()?;
+    // PyO3 has no finalizers, and its deallocation calls none: this one is called for garbage in cycles, and by classes that
+    // are derived in Python before they let go of the buffer anyway.
+    let class = module.py().get_type::<DeviceBuffer>();
+    class.setattr("__del__", class.getattr("_finish")?)?;
+    class.delattr("_finish")?;
     module.add_function(wrap_pyfunction!(_rebuild, module)?)
 }

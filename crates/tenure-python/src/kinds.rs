@@ -52,7 +52,7 @@ pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<B
         "logging" => Bound::new(py, adaptor().add_subclass(LoggingResourceAdaptor))?.into_any(),
         "statistics" => Bound::new(py, adaptor().add_subclass(StatisticsResourceAdaptor))?.into_any(),
         _ if callback::is_ours(handle) => {
-            Bound::new(py, base().add_subclass(CallbackMemoryResource::of(handle)))?.into_any()
+            Bound::new(py, base().add_subclass(CallbackMemoryResource::of(py, handle)))?.into_any()
         }
         kind => match adaptors::blank(py, kind, handle)? {
             Some(object) => object,
@@ -189,7 +189,7 @@ impl UpstreamResourceAdaptor {
 
     #[pyo3(signature = (upstream_mr))]
     fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>) -> PyResult<()> {
-        resource::argument(upstream_mr)?;
+        resource::upstream(upstream_mr)?;
         let name = slf.get_type().name().map(|n| n.to_string()).unwrap_or_default();
         Err(PyTypeError::new_err(format!(
             "{name} makes no resource of its own: use a concrete class of tenure.mr, or CallbackMemoryResource for your own functions"
@@ -240,12 +240,17 @@ impl PoolMemoryResource {
         chunk_size: Option<&Bound<'_, PyAny>>,
         grow_ahead: bool,
     ) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         let maximum = size::optional(maximum_pool_size, "maximum_pool_size")?;
         if maximum == Some(0) {
             return Err(PyValueError::new_err(
                 "maximum_pool_size is 0; leave it out for a pool without a limit of its own",
             ));
+        }
+        if let Some(few @ 1..256) = maximum {
+            return Err(PyValueError::new_err(format!(
+                "maximum_pool_size is {few} bytes, and a pool needs at least 256; leave it out for a pool without a limit of its own"
+            )));
         }
         let initial = size::optional(initial_pool_size, "initial_pool_size")?;
         if let (Some(first), Some(most)) = (initial, maximum)
@@ -310,7 +315,7 @@ impl LimitingResourceAdaptor {
         upstream_mr: &Bound<'_, PyAny>,
         allocation_limit: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         let limit = size::bytes(allocation_limit, "allocation_limit")? as u64;
         // SAFETY: the pointer is valid for writing.
         make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
@@ -353,7 +358,7 @@ impl StatisticsResourceAdaptor {
 
     #[pyo3(signature = (upstream_mr))]
     fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         // SAFETY: the pointer is valid for writing.
         make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
             (api().statistics_create)(upstream, out)

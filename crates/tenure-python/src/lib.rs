@@ -31,6 +31,7 @@ mod errors;
 mod figures;
 mod foreign;
 mod gil;
+mod keeper;
 mod kinds;
 mod logging;
 mod low_memory;

@@ -211,13 +211,24 @@ impl DeviceMemoryResource {
 pub(crate) fn argument(mr: &Bound<'_, PyAny>) -> PyResult<tenure_resource> {
     match mr.cast::<DeviceMemoryResource>() {
         Ok(resource) => DeviceMemoryResource::handle(resource),
-        Err(_) => {
-            let kind = mr.get_type().name().map(|n| n.to_string()).unwrap_or_default();
-            Err(PyTypeError::new_err(format!(
-                "mr must be a resource of tenure.mr, not {kind}; a resource of your own functions is made with tenure.mr.CallbackMemoryResource"
-            )))
-        }
+        Err(_) => Err(no_resource(mr, "mr")),
     }
+}
+
+/// The same for the upstream of a new resource.
+pub(crate) fn upstream(upstream_mr: &Bound<'_, PyAny>) -> PyResult<tenure_resource> {
+    match upstream_mr.cast::<DeviceMemoryResource>() {
+        Ok(resource) => DeviceMemoryResource::handle(resource),
+        Err(_) => Err(no_resource(upstream_mr, "upstream_mr")),
+    }
+}
+
+#[cold]
+fn no_resource(given: &Bound<'_, PyAny>, what: &str) -> PyErr {
+    let kind = given.get_type().name().map(|n| n.to_string()).unwrap_or_default();
+    PyTypeError::new_err(format!(
+        "{what} must be a resource of tenure.mr, not {kind}; a resource of your own functions is made with tenure.mr.CallbackMemoryResource"
+    ))
 }
 
 #[pymethods]
