@@ -15,6 +15,8 @@ from typing_extensions import Buffer, CapsuleType, disjoint_base
 
 from . import mr as mr
 from . import sim as sim
+from .allocators import disable as disable
+from .allocators import enable as enable
 from .mr import DeviceMemoryResource
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "describe",
     "device_count",
     "device_info",
+    "disable",
+    "enable",
     "from_cuda_array_interface",
     "from_dlpack",
     "get_current_device",

@@ -24,6 +24,7 @@ mod buffer_copy;
 mod buffer_export;
 mod callback;
 mod capture;
+mod cupy;
 mod current;
 mod dlpack;
 mod errors;
@@ -74,6 +75,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capture::register(module)?;
     sim::register(module)?;
     low_memory::register(module)?;
+    cupy::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;
