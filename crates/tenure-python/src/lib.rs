@@ -38,6 +38,8 @@ mod sim;
 mod size;
 mod stream;
 mod table;
+mod torch;
+mod torch_cxx;
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -76,6 +78,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     sim::register(module)?;
     low_memory::register(module)?;
     cupy::register(module)?;
+    torch::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;
