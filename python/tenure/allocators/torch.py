@@ -19,6 +19,7 @@ else ``"pool"``; the table of `tenure.enable` says which, and why. PyTorch is im
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -315,6 +316,8 @@ class _Plug:
         self.route = ""
         # The pools that are on, by device.
         self.pools: dict[int, Any] = {}
+        self.leaves = False
+        self.lacks: tuple[str, ...] = ()
 
     def turn_on(self, mr: Any, route: str) -> tuple[str, Any, tuple[str, ...]]:
         torch = _torch()
@@ -379,20 +382,25 @@ class _Plug:
             pool = torch.cuda.MemPool(_segment_allocator())
             begin(device, pool.id)
             self.pools[device] = pool
+            if not self.leaves:
+                # PyTorch's pools must be left while PyTorch is whole.
+                atexit.register(self.leave)
+                self.leaves = True
         return tuple(lacks)
 
-    def turn_off(self) -> str:
+    def leave(self) -> None:
         torch = _torch()
-        if self.route == "process":
-            return "on: PyTorch has no way back from the process route"
         for device, pool in self.pools.items():
             torch._C._cuda_endAllocateToPool(device, pool.id)
             torch._C._cuda_releasePool(device, pool.id)
         self.pools.clear()
+
+    def turn_off(self) -> str:
+        if self.route == "process":
+            return "on: PyTorch has no way back from the process route"
+        self.leave()
         self.route = ""
         return ""
-
-    lacks: tuple[str, ...] = ()
 
 
 _PLUGS = {"torch": _Plug()}
