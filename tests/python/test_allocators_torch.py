@@ -69,6 +69,7 @@ def drive(libraries: dict[str, str], code: str, which: str = "new", library: str
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 @pytest.mark.parametrize("which", ["new", "old"])
 def test_out_of_memory_is_pytorchs_exception(libraries, which):
     drive(
@@ -91,6 +92,7 @@ def test_out_of_memory_is_pytorchs_exception(libraries, which):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_without_pytorchs_exception_there_is_still_one(libraries):
     drive(
         libraries,
@@ -105,6 +107,7 @@ def test_without_pytorchs_exception_there_is_still_one(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_other_failures_are_other_exceptions(libraries):
     drive(
         libraries,
@@ -122,6 +125,7 @@ def test_other_failures_are_other_exceptions(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_sizes_of_zero_are_null_and_no_failure(libraries):
     drive(
         libraries,
@@ -135,6 +139,7 @@ def test_sizes_of_zero_are_null_and_no_failure(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_blocks_go_home(libraries):
     drive(
         libraries,
@@ -165,6 +170,7 @@ def test_blocks_go_home(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_segments_of_a_pool_are_null_on_failure_and_not_counted(libraries):
     drive(
         libraries,
@@ -183,6 +189,7 @@ def test_segments_of_a_pool_are_null_on_failure_and_not_counted(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_record_stream_delays_the_next_use(libraries):
     drive(
         libraries,
@@ -208,6 +215,7 @@ def test_record_stream_delays_the_next_use(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_streams_that_end_are_told(libraries):
     """A stream that is not PyTorch's own is carried as a bare value: its block is still good when it is gone."""
     drive(
@@ -235,6 +243,7 @@ def test_streams_that_end_are_told(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_figures_are_named_as_pytorch_has_them(libraries):
     drive(
         libraries,
@@ -261,6 +270,7 @@ def test_figures_are_named_as_pytorch_has_them(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_what_is_cached_goes_back(libraries):
     drive(
         libraries,
@@ -277,6 +287,7 @@ def test_what_is_cached_goes_back(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_the_allocators_cache_info_is_answered(libraries):
     drive(
         libraries,
@@ -296,6 +307,7 @@ def test_the_allocators_cache_info_is_answered(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_threads_while_the_resource_is_replaced(libraries):
     drive(
         libraries,
@@ -339,6 +351,7 @@ def test_threads_while_the_resource_is_replaced(libraries):
 
 
 @needs_compiler
+@pytest.mark.needs_sim
 def test_blocks_alive_at_exit(libraries):
     for _ in range(3):
         drive(
