@@ -77,6 +77,20 @@ from ._tenure import (  # noqa: E402
 __version__ = library_version()
 
 
+def enable(*libraries, mr=None, route="auto"):
+    """Puts other libraries on tenure's memory. See ``allocators/__init__.py``, which is imported here and not before."""
+    from .allocators import enable
+
+    return enable(*libraries, mr=mr, route=route)
+
+
+def disable(*libraries):
+    """Gives libraries their own memory back. See ``allocators/__init__.py``."""
+    from .allocators import disable
+
+    return disable(*libraries)
+
+
 def describe():
     """What is here: version, device layer, driver and devices. See ``__init__.pyi``."""
     import json
@@ -108,7 +122,9 @@ __all__ = [
     "describe",
     "device_count",
     "device_info",
+    "disable",
     "disable_logging",
+    "enable",
     "enable_logging",
     "from_cuda_array_interface",
     "from_dlpack",

@@ -18,6 +18,8 @@ from . import logger as logger
 from . import mr as mr
 from . import sim as sim
 from ._flags import CudaStreamFlags as CudaStreamFlags
+from .allocators import disable as disable
+from .allocators import enable as enable
 from .mr import DeviceMemoryResource
 
 __all__ = [
@@ -42,7 +44,9 @@ __all__ = [
     "describe",
     "device_count",
     "device_info",
+    "disable",
     "disable_logging",
+    "enable",
     "enable_logging",
     "from_cuda_array_interface",
     "from_dlpack",

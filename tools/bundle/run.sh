@@ -153,7 +153,7 @@ compile_peers() {
 
 if wants peers; then
     start=$SECONDS code=0 why="" beside=peers-cpp.txt
-    PYTHONPATH=$site:$out/peers timeout $((limit * 2)) "$python" "$here/peers.py" ${QUICK:-} --json "$out/peers.json" >"$out/peers.txt" 2>"$out/logs/peers.log" </dev/null || code=$?
+    PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" "$here/peers.py" ${QUICK:-} --json "$out/peers.json" >"$out/peers.txt" 2>"$out/logs/peers.log" </dev/null || code=$?
     if why=$(compile_peers); then
         timeout $((limit * 2)) "$out/peers.program" ${QUICK:-} --json "$out/peers-cpp.json" >"$out/peers-cpp.txt" 2>"$out/logs/peers-cpp.log" </dev/null || code=$?
     else

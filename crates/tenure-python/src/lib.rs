@@ -25,6 +25,7 @@ mod buffer_copy;
 mod buffer_export;
 mod callback;
 mod capture;
+mod cupy;
 mod current;
 mod dlpack;
 mod errors;
@@ -44,6 +45,8 @@ mod stacks;
 mod stream;
 mod stream_pool;
 mod table;
+mod torch;
+mod torch_cxx;
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -85,6 +88,8 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     low_memory::register(module)?;
     stacks::register(py)?;
     observe::register(module)?;
+    cupy::register(module)?;
+    torch::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;
