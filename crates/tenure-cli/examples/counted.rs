@@ -6,7 +6,7 @@
 //! Unsafe in this file: calls through the table, with blocks that nobody uses.
 
 use tenure::abi::{TENURE_RESOURCE_NULL, tenure_resource, tenure_stream};
-use tenure::{DEFAULT_ALIGNMENT, Device, DeviceBuffer, Pool, Resource, Result, Stream, check, current};
+use tenure::{DEFAULT_ALIGNMENT, Device, DeviceBuffer, Logging, Pool, Resource, Result, Stream, check, current};
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -30,6 +30,14 @@ fn run(name: &str, count: usize) -> Result<()> {
             drop(unsafe { Stream::from_handle(handle) });
             outcome
         }
+        "pair-logged" => {
+            let name = std::env::temp_dir().join(format!("tenure-counted-{}.csv", std::process::id()));
+            let log: Resource = Logging::new(&pool, &name)?.into();
+            let outcome = pairs(&log, tenure_stream { raw: std::ptr::null_mut(), object: 0 }, count);
+            drop(log);
+            let _ = std::fs::remove_file(name);
+            outcome
+        }
         "buffer" => (0..count).try_for_each(|_| DeviceBuffer::new_in(1024, &stream, &pool).map(drop)),
         "churn" => churn(&pool, tenure_stream { raw: std::ptr::null_mut(), object: 0 }, count),
         "current" => {
@@ -47,7 +55,7 @@ fn run(name: &str, count: usize) -> Result<()> {
             outcome
         }
         other => Err(tenure::Error::Invalid(format!(
-            "there is no operation {other:?}: choose pair-default, pair-raw, pair-own, buffer, churn or current"
+            "there is no operation {other:?}: choose pair-default, pair-raw, pair-own, pair-logged, buffer, churn or current"
         ))),
     }
 }
