@@ -926,6 +926,11 @@ typedef uint64_t tenure_capture_scope;
 typedef uint64_t tenure_graph;
 
 /**
+ * A measurement of what one thread or task does. 0 is none.
+ */
+typedef uint64_t tenure_statistics_scope;
+
+/**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
  * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
  * beyond `size` is not there.
@@ -1153,6 +1158,12 @@ typedef struct tenure_api {
                                   tenure_resource *out);
   tenure_status (*logging_flush)(tenure_resource resource);
   tenure_status (*logging_file_name)(tenure_resource resource, struct tenure_text *out);
+  tenure_status (*statistics_scope_open)(tenure_resource resource, tenure_statistics_scope *out);
+  tenure_status (*statistics_scope_get)(tenure_statistics_scope scope, struct tenure_statistics *out);
+  tenure_status (*statistics_scope_close)(tenure_statistics_scope scope,
+                                          struct tenure_statistics *out);
+  tenure_status (*statistics_scope_enter)(tenure_statistics_scope scope,
+                                          tenure_statistics_scope *previous);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -1981,6 +1992,37 @@ tenure_status tenure_logging_flush(tenure_resource resource);
  * The absolute name of the file, which is given back with `tenure_text_free`.
  */
 tenure_status tenure_logging_file_name(tenure_resource resource, struct tenure_text *out);
+
+/* ---- measurements of a thread or a task ------------------------------------------------------ */
+
+/**
+ * Opens a scope that counts what the calling thread does through a statistics adaptor, until it is
+ * closed: its allocations, and its frees, whoever had allocated. What a scope counts that was
+ * opened inside another one of that adaptor counts there too. The adaptor's own counters go on
+ * beside it.
+ */
+tenure_status tenure_statistics_scope_open(tenure_resource resource, tenure_statistics_scope *out);
+
+/**
+ * What an open scope has counted. Set `out->size`.
+ */
+tenure_status tenure_statistics_scope_get(tenure_statistics_scope scope,
+                                          struct tenure_statistics *out);
+
+/**
+ * Closes a scope, on any thread and in any order; `out` (may be null) receives what it has
+ * counted. Scopes inside it go on.
+ */
+tenure_status tenure_statistics_scope_close(tenure_statistics_scope scope,
+                                            struct tenure_statistics *out);
+
+/**
+ * Puts the calling thread into an open scope (0: into none), for work that goes on on another
+ * thread, and for tasks that take turns on one. `previous` (may be null) receives what the thread
+ * was in. A thread that starts is in none.
+ */
+tenure_status tenure_statistics_scope_enter(tenure_statistics_scope scope,
+                                            tenure_statistics_scope *previous);
 
 /* ---- finding the library at run time --------------------------------------------------------- */
 

@@ -25,6 +25,7 @@
  * | resources.hpp | the concrete resources and adaptors                                                |
  * | bins.hpp      | fixed-size, binning and arena resources                                            |
  * | logging.hpp   | logs of what passes                                                                |
+ * | scopes.hpp    | measurements of a thread or a task                                                 |
  * | callback.hpp  | resources of your own code, resource_cast                                          |
  * | capture.hpp   | memory of graphs: shared_arena, capture_scope                                      |
  * | current.hpp   | the table of current resources, scopes, listeners                                  |
@@ -50,5 +51,6 @@
 #include <tenure/resource.hpp>
 #include <tenure/resources.hpp>
 #include <tenure/scalar.hpp>
+#include <tenure/scopes.hpp>
 #include <tenure/stream.hpp>
 #include <tenure/uvector.hpp>

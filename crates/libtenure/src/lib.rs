@@ -25,6 +25,7 @@ mod logging;
 mod low_memory;
 mod many;
 mod resource;
+mod scopes;
 mod sim;
 mod slab;
 mod table;

@@ -3,7 +3,7 @@
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
-    bins::*, buffer::*, capture::*, current::*, device::*, library::*, logging::*, low_memory::*, many::*, resource::*,
+    bins::*, buffer::*, capture::*, current::*, device::*, library::*, logging::*, low_memory::*, many::*, resource::*, scopes::*,
     sim::*,
 };
 
@@ -130,4 +130,8 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     logging_create: tenure_logging_create,
     logging_flush: tenure_logging_flush,
     logging_file_name: tenure_logging_file_name,
+    statistics_scope_open: tenure_statistics_scope_open,
+    statistics_scope_get: tenure_statistics_scope_get,
+    statistics_scope_close: tenure_statistics_scope_close,
+    statistics_scope_enter: tenure_statistics_scope_enter,
 };

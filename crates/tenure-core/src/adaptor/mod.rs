@@ -6,10 +6,12 @@
 
 pub mod limiting;
 pub mod logging;
+pub mod scopes;
 pub mod statistics;
 pub(crate) mod tally;
 
 pub use limiting::Limiting;
 pub use logging::Logging;
+pub use scopes::Scope;
 pub use statistics::Statistics;
 pub use tally::{Counter, Counters};
