@@ -7,7 +7,8 @@
 >>> del buffer  # freed into the pool in stream order, then the pool is closed
 
 The modules: ``tenure`` (buffers, streams, exceptions, devices), ``tenure.mr`` (memory resources and the table of current
-ones), ``tenure.sim`` (the simulated device). Importing makes no driver call.
+ones), ``tenure.statistics`` (what threads and tasks allocate), ``tenure.sim`` (the simulated device). Importing makes no
+driver call.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _import_extension():
 
 _import_extension()
 
-from . import mr, sim  # noqa: E402
+from . import mr, sim, statistics  # noqa: E402
 from ._logs import disable_logging, enable_logging, get_log_filenames  # noqa: E402
 from ._errors import CudaError, OutOfMemoryError, OwnershipError  # noqa: E402
 from ._tenure import (  # noqa: E402
@@ -98,5 +99,6 @@ __all__ = [
     "on_low_memory",
     "set_current_device",
     "sim",
+    "statistics",
     "synchronize",
 ]

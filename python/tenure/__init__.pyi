@@ -16,6 +16,7 @@ from typing_extensions import Buffer, CapsuleType, disjoint_base
 
 from . import mr as mr
 from . import sim as sim
+from . import statistics as statistics
 from .mr import DeviceMemoryResource
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "on_low_memory",
     "set_current_device",
     "sim",
+    "statistics",
     "synchronize",
 ]
 

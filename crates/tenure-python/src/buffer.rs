@@ -31,6 +31,7 @@ use crate::errors::{call, check, try_call};
 use crate::foreign;
 use crate::gil;
 use crate::resource::{self, DeviceMemoryResource};
+use crate::scopes;
 use crate::size;
 use crate::stream::{self, Stream};
 use crate::table::api;
@@ -41,6 +42,7 @@ pub(crate) struct Owned(AtomicU64);
 impl Drop for Owned {
     fn drop(&mut self) {
         let buffer = *self.0.get_mut();
+        scopes::sync_if_attached();
         // SAFETY: this handle is ours and is given back once.
         gil::give_back(|| unsafe { (api().buffer_try_destroy)(buffer) }, || unsafe { (api().buffer_destroy)(buffer) });
     }
@@ -279,6 +281,7 @@ pub(crate) fn view_of(py: Python<'_>, buffer: tenure_buffer) -> PyResult<tenure_
 /// The resource of an optional argument: without one, the current one, which the engine reads once.
 #[inline]
 pub(crate) fn resource_or_current(py: Python<'_>, mr: Option<&Bound<'_, PyAny>>) -> PyResult<tenure_resource> {
+    scopes::sync(py);
     match mr {
         Some(mr) => resource::argument(mr),
         None => {

@@ -34,6 +34,7 @@ mod kinds;
 mod logging;
 mod low_memory;
 mod resource;
+mod scopes;
 mod sim;
 mod size;
 mod stream;
@@ -75,6 +76,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capture::register(module)?;
     sim::register(module)?;
     low_memory::register(module)?;
+    scopes::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;
