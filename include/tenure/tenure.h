@@ -1057,6 +1057,11 @@ typedef struct tenure_account {
 typedef int32_t (*tenure_account_fn)(void *context, const struct tenure_account *account);
 
 /**
+ * A measurement of what one thread or task does. 0 is none.
+ */
+typedef uint64_t tenure_statistics_scope;
+
+/**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
  * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
  * beyond `size` is not there.
@@ -1327,6 +1332,12 @@ typedef struct tenure_api {
   tenure_status (*memory_snapshot)(struct tenure_text *out);
   tenure_status (*history_record)(uint32_t on, uint32_t stacks, size_t max_entries);
   tenure_status (*error_explain)(void);
+  tenure_status (*statistics_scope_open)(tenure_resource resource, tenure_statistics_scope *out);
+  tenure_status (*statistics_scope_get)(tenure_statistics_scope scope, struct tenure_statistics *out);
+  tenure_status (*statistics_scope_close)(tenure_statistics_scope scope,
+                                          struct tenure_statistics *out);
+  tenure_status (*statistics_scope_enter)(tenure_statistics_scope scope,
+                                          tenure_statistics_scope *previous);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -2350,6 +2361,37 @@ tenure_status tenure_history_record(uint32_t on, uint32_t stacks, size_t max_ent
  * stays the last one.
  */
 tenure_status tenure_error_explain(void);
+
+/* ---- measurements of a thread or a task ------------------------------------------------------ */
+
+/**
+ * Opens a scope that counts what the calling thread does through a statistics adaptor, until it is
+ * closed: its allocations, and its frees, whoever had allocated. What a scope counts that was
+ * opened inside another one of that adaptor counts there too. The adaptor's own counters go on
+ * beside it.
+ */
+tenure_status tenure_statistics_scope_open(tenure_resource resource, tenure_statistics_scope *out);
+
+/**
+ * What an open scope has counted. Set `out->size`.
+ */
+tenure_status tenure_statistics_scope_get(tenure_statistics_scope scope,
+                                          struct tenure_statistics *out);
+
+/**
+ * Closes a scope, on any thread and in any order; `out` (may be null) receives what it has
+ * counted. Scopes inside it go on.
+ */
+tenure_status tenure_statistics_scope_close(tenure_statistics_scope scope,
+                                            struct tenure_statistics *out);
+
+/**
+ * Puts the calling thread into an open scope (0: into none), for work that goes on on another
+ * thread, and for tasks that take turns on one. `previous` (may be null) receives what the thread
+ * was in. A thread that starts is in none.
+ */
+tenure_status tenure_statistics_scope_enter(tenure_statistics_scope scope,
+                                            tenure_statistics_scope *previous);
 
 /* ---- finding the library at run time --------------------------------------------------------- */
 

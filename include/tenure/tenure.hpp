@@ -27,6 +27,7 @@
  * | adaptors.hpp  | tracking, failure callback, prefetch, aligned, thread-safe                         |
  * | bins.hpp      | fixed-size, binning and arena resources                                            |
  * | logging.hpp   | logs of what passes                                                                |
+ * | scopes.hpp    | measurements of a thread or a task                                                 |
  * | callback.hpp  | resources of your own code, resource_cast                                          |
  * | capture.hpp   | memory of graphs: shared_arena, capture_scope                                      |
  * | current.hpp   | the table of current resources, scopes, listeners                                  |
@@ -53,6 +54,7 @@
 #include <tenure/resource.hpp>
 #include <tenure/resources.hpp>
 #include <tenure/scalar.hpp>
+#include <tenure/scopes.hpp>
 #include <tenure/stream.hpp>
 #include <tenure/stream_pool.hpp>
 #include <tenure/uvector.hpp>

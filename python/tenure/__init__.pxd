@@ -31,6 +31,7 @@ cdef extern from "tenure/tenure.h" nogil:
     ctypedef uint64_t tenure_stream_object
     ctypedef uint64_t tenure_scope
     ctypedef uint64_t tenure_listener
+    ctypedef uint64_t tenure_statistics_scope
     ctypedef uint64_t tenure_low_memory_hook
     ctypedef uint64_t tenure_stream_pool
     ctypedef uint64_t tenure_shared_arena
@@ -382,6 +383,11 @@ cdef extern from "tenure/tenure.h" nogil:
             tenure_resource upstream, const char *name, uint32_t per_device, tenure_resource *out) noexcept nogil
         tenure_status (*logging_flush)(tenure_resource resource) noexcept nogil
         tenure_status (*logging_file_name)(tenure_resource resource, tenure_text *out) noexcept nogil
+        tenure_status (*statistics_scope_open)(tenure_resource resource, tenure_statistics_scope *out) noexcept nogil
+        tenure_status (*statistics_scope_get)(tenure_statistics_scope scope, tenure_statistics *out) noexcept nogil
+        tenure_status (*statistics_scope_close)(tenure_statistics_scope scope, tenure_statistics *out) noexcept nogil
+        tenure_status (*statistics_scope_enter)(
+            tenure_statistics_scope scope, tenure_statistics_scope *previous) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

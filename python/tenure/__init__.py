@@ -7,7 +7,8 @@
 >>> del buffer  # freed into the pool in stream order, then the pool is closed
 
 The modules: ``tenure`` (buffers, streams, exceptions, devices), ``tenure.mr`` (memory resources and the table of current
-ones), ``tenure.sim`` (the simulated device). Importing makes no driver call.
+ones), ``tenure.statistics`` (what threads and tasks allocate), ``tenure.sim`` (the simulated device). Importing makes no
+driver call.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def _import_extension():
 _import_extension()
 
 from . import logger, mr, sim  # noqa: E402
+from . import mr, sim, statistics  # noqa: E402
+from ._logs import disable_logging, enable_logging, get_log_filenames  # noqa: E402
 from ._errors import CudaError, OutOfMemoryError, OwnershipError  # noqa: E402
 from ._flags import CudaStreamFlags  # noqa: E402
 from ._initialize import (  # noqa: E402
@@ -144,6 +147,7 @@ __all__ = [
     "reinitialize",
     "set_current_device",
     "sim",
+    "statistics",
     "synchronize",
     "tag",
     "to_device",

@@ -20,6 +20,7 @@ from . import sim as sim
 from ._flags import CudaStreamFlags as CudaStreamFlags
 from .allocators import disable as disable
 from .allocators import enable as enable
+from . import statistics as statistics
 from .mr import DeviceMemoryResource
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "reinitialize",
     "set_current_device",
     "sim",
+    "statistics",
     "synchronize",
     "tag",
     "to_device",

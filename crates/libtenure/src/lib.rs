@@ -30,6 +30,7 @@ mod many;
 mod observe;
 mod place;
 mod resource;
+mod scopes;
 mod sim;
 mod slab;
 mod stream_pool;

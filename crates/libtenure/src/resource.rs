@@ -24,7 +24,7 @@ pub(crate) fn or_default(alignment: usize) -> usize {
     if alignment == 0 { DEFAULT_ALIGNMENT } else { alignment }
 }
 
-fn statistics_of(counters: Counters) -> tenure_statistics {
+pub(crate) fn statistics_of(counters: Counters) -> tenure_statistics {
     tenure_statistics {
         size: size_of::<tenure_statistics>(),
         current_bytes: counters.bytes.value,
@@ -36,7 +36,7 @@ fn statistics_of(counters: Counters) -> tenure_statistics {
     }
 }
 
-fn statistics<R>(resource: tenure_resource, f: impl FnOnce(&Statistics) -> Result<R>) -> Result<R> {
+pub(crate) fn statistics<R>(resource: tenure_resource, f: impl FnOnce(&Statistics) -> Result<R>) -> Result<R> {
     let named = named(resource)?;
     let statistics = named.downcast::<Statistics>().ok_or_else(|| {
         let kind = named.body().kind();

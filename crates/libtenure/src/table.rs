@@ -4,7 +4,7 @@ use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
     adaptors::*, bins::*, buffer::*, capture::*, current::*, device::*, library::*, logging::*, low_memory::*, many::*,
-    observe::*, resource::*, sim::*, stream_pool::*,
+    observe::*, resource::*, scopes::*, sim::*, stream_pool::*,
 };
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
@@ -155,4 +155,8 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     memory_snapshot: tenure_memory_snapshot,
     history_record: tenure_history_record,
     error_explain: tenure_error_explain,
+    statistics_scope_open: tenure_statistics_scope_open,
+    statistics_scope_get: tenure_statistics_scope_get,
+    statistics_scope_close: tenure_statistics_scope_close,
+    statistics_scope_enter: tenure_statistics_scope_enter,
 };

@@ -461,4 +461,17 @@ functions! {
     /// Works out the `notes` of the last error of this thread, if that is an out-of-memory error of a `_try_` function: other functions have done so.
     /// May wait and may call the driver; the error stays the last one.
     fn error_explain() -> tenure_status;
+    // ------------------------------------------------------------------ measurements of a thread or a task
+
+    /// Opens a scope that counts what the calling thread does through a statistics adaptor, until it is closed: its allocations, and its frees,
+    /// whoever had allocated. What a scope counts that was opened inside another one of that adaptor counts there too. The adaptor's own counters go
+    /// on beside it.
+    fn statistics_scope_open(resource: tenure_resource, out: *mut tenure_statistics_scope) -> tenure_status;
+    /// What an open scope has counted. Set `out->size`.
+    fn statistics_scope_get(scope: tenure_statistics_scope, out: *mut tenure_statistics) -> tenure_status;
+    /// Closes a scope, on any thread and in any order; `out` (may be null) receives what it has counted. Scopes inside it go on.
+    fn statistics_scope_close(scope: tenure_statistics_scope, out: *mut tenure_statistics) -> tenure_status;
+    /// Puts the calling thread into an open scope (0: into none), for work that goes on on another thread, and for tasks that take turns on one.
+    /// `previous` (may be null) receives what the thread was in. A thread that starts is in none.
+    fn statistics_scope_enter(scope: tenure_statistics_scope, previous: *mut tenure_statistics_scope) -> tenure_status;
 }

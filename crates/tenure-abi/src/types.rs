@@ -55,6 +55,8 @@ pub type tenure_stream_object = u64;
 pub type tenure_stream_pool = u64;
 /// A scope of the table of current resources.
 pub type tenure_scope = u64;
+/// A measurement of what one thread or task does. 0 is none.
+pub type tenure_statistics_scope = u64;
 /// A listener of the table of current resources.
 pub type tenure_listener = u64;
 /// A function that is asked for memory when a pool is about to fail.

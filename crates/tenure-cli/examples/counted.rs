@@ -7,8 +7,8 @@
 
 use tenure::abi::{TENURE_RESOURCE_NULL, tenure_resource, tenure_stream};
 use tenure::{
-    Binning, DEFAULT_ALIGNMENT, Device, DeviceBuffer, Limiting, Pool, Resource, Result, Statistics, Stream, check,
-    current,
+    Binning, DEFAULT_ALIGNMENT, Device, DeviceBuffer, Limiting, Logging, Pool, Resource, Result, Statistics, Stream,
+    check, current,
 };
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -43,6 +43,14 @@ fn run(name: &str, count: usize) -> Result<()> {
             let stream = Stream::legacy_default();
             (0..count).try_for_each(|_| DeviceBuffer::new_in(1024, &stream, &pool).map(drop))
         }
+        "pair-logged" => {
+            let name = std::env::temp_dir().join(format!("tenure-counted-{}.csv", std::process::id()));
+            let log: Resource = Logging::new(&pool, &name)?.into();
+            let outcome = pairs(&log, tenure_stream { raw: std::ptr::null_mut(), object: 0 }, count);
+            drop(log);
+            let _ = std::fs::remove_file(name);
+            outcome
+        }
         "buffer" => (0..count).try_for_each(|_| DeviceBuffer::new_in(1024, &stream, &pool).map(drop)),
         "churn" => churn(&pool, default, count),
         "current" => {
@@ -60,8 +68,8 @@ fn run(name: &str, count: usize) -> Result<()> {
             outcome
         }
         other => Err(tenure::Error::Invalid(format!(
-            "there is no operation {other:?}: choose pair-default, pair-raw, pair-own, pair-statistics, pair-limiting, \
-             pair-binning, buffer, buffer-default, churn or current"
+            "there is no operation {other:?}: choose pair-default, pair-raw, pair-own, pair-logged, pair-statistics, \
+             pair-limiting, pair-binning, buffer, buffer-default, churn or current"
         ))),
     }
 }

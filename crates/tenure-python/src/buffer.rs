@@ -34,6 +34,7 @@ use crate::gil;
 use crate::keeper::Held;
 use crate::observe;
 use crate::resource::{self, DeviceMemoryResource};
+use crate::scopes;
 use crate::size;
 use crate::stream::{self, Stream};
 use crate::table::api;
@@ -44,6 +45,7 @@ pub(crate) struct Owned(AtomicU64);
 impl Drop for Owned {
     fn drop(&mut self) {
         let buffer = *self.0.get_mut();
+        scopes::sync_if_attached();
         // SAFETY: this handle is ours and is given back once.
         gil::give_back(|| unsafe { (api().buffer_try_destroy)(buffer) }, || unsafe { (api().buffer_destroy)(buffer) });
     }
@@ -306,6 +308,7 @@ pub(crate) fn view_of(py: Python<'_>, buffer: tenure_buffer) -> PyResult<tenure_
 #[inline]
 pub(crate) fn resource_or_current(py: Python<'_>, mr: Option<&Bound<'_, PyAny>>) -> PyResult<tenure_resource> {
     observe::sync(py)?;
+    scopes::sync(py);
     match mr {
         Some(mr) => resource::argument(mr),
         None => {

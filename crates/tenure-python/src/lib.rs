@@ -39,6 +39,7 @@ mod low_memory;
 mod observe;
 mod pointers;
 mod resource;
+mod scopes;
 mod sim;
 mod size;
 mod stacks;
@@ -90,6 +91,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     observe::register(module)?;
     cupy::register(module)?;
     torch::register(module)?;
+    scopes::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;

@@ -31,6 +31,7 @@ use crate::figures::MemoryInfo;
 use crate::gil;
 use crate::kinds;
 use crate::observe;
+use crate::scopes;
 use crate::size;
 use crate::stream;
 use crate::table::api;
@@ -260,6 +261,7 @@ impl DeviceMemoryResource {
         let stream = stream::argument(stream)?;
         observe::sync(slf.py())?;
         let carried = stream.carried();
+        scopes::sync(slf.py());
         let mut out: *mut c_void = std::ptr::null_mut();
         let to = &raw mut out;
         try_call(
@@ -286,6 +288,7 @@ impl DeviceMemoryResource {
         let alignment = alignment_bytes(alignment)?;
         let stream = stream::argument(stream)?;
         let carried = stream.carried();
+        scopes::sync(slf.py());
         try_call(
             slf.py(),
             // SAFETY: the library checks pointer, size and alignment; the handles are held by this call's arguments.
@@ -308,6 +311,7 @@ impl DeviceMemoryResource {
         let stream = stream::argument(stream)?;
         observe::sync(slf.py())?;
         let carried = stream.carried();
+        scopes::sync(slf.py());
         let mut out: Vec<*mut c_void> = vec![std::ptr::null_mut(); bytes.len()];
         let to = out.as_mut_ptr();
         // SAFETY: both arrays are as long as is said; the handles are held by this call's arguments.
@@ -338,6 +342,7 @@ impl DeviceMemoryResource {
         let alignment = alignment_bytes(alignment)?;
         let stream = stream::argument(stream)?;
         let carried = stream.carried();
+        scopes::sync(slf.py());
         let given: Vec<*mut c_void> = addresses.into_iter().map(|ptr| ptr as *mut c_void).collect();
         // SAFETY: both arrays are as long as is said, and only read; the library checks what they hold.
         call(slf.py(), || unsafe {

@@ -76,6 +76,7 @@ mod owner;
 mod pool;
 mod report;
 mod resource;
+mod scopes;
 pub mod sim;
 mod stream;
 mod stream_pool;
@@ -101,6 +102,7 @@ pub use pool::{
 };
 pub use report::{collect, describe, replay, version};
 pub use resource::{Block, DEFAULT_ALIGNMENT, Info, Properties, Resource, block_of, owner_of};
+pub use scopes::StatisticsScope;
 pub use stream::{Stream, StreamRef};
 pub use stream_pool::StreamPool;
 pub use typed::{DeviceCopy, DeviceScalar, DeviceVec};

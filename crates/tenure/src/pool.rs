@@ -450,13 +450,19 @@ impl Statistics {
         let mut out = tenure_statistics { size: size_of::<tenure_statistics>(), ..Default::default() };
         // SAFETY: the pointer is valid for writing `size` bytes.
         check(api, unsafe { which(api)(self.as_raw(), &mut out) })?;
-        Ok(Counters {
-            current_bytes: out.current_bytes,
-            current_count: out.current_count,
-            peak_bytes: out.peak_bytes,
-            peak_count: out.peak_count,
-            total_bytes: out.total_bytes,
-            total_count: out.total_count,
-        })
+        Ok(out.into())
+    }
+}
+
+impl From<tenure_statistics> for Counters {
+    fn from(raw: tenure_statistics) -> Self {
+        Self {
+            current_bytes: raw.current_bytes,
+            current_count: raw.current_count,
+            peak_bytes: raw.peak_bytes,
+            peak_count: raw.peak_count,
+            total_bytes: raw.total_bytes,
+            total_count: raw.total_count,
+        }
     }
 }

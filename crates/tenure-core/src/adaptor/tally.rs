@@ -49,6 +49,12 @@ impl Counter {
         self.value = self.value.saturating_add(nested.value);
         self.total = self.total.saturating_add(nested.total);
     }
+
+    fn add(&mut self, n: i64) {
+        self.value = self.value.saturating_add(n);
+        self.peak = self.peak.max(self.value);
+        self.total = self.total.saturating_add(n);
+    }
 }
 
 /// Bytes and allocations.
@@ -65,6 +71,18 @@ impl Counters {
     pub(super) fn absorb(&mut self, nested: &Self) {
         self.bytes.absorb(&nested.bytes);
         self.allocations.absorb(&nested.allocations);
+    }
+
+    /// A block of `bytes` has come to life.
+    pub(super) fn add(&mut self, bytes: i64) {
+        self.bytes.add(bytes);
+        self.allocations.add(1);
+    }
+
+    /// A block of `bytes` is gone.
+    pub(super) fn subtract(&mut self, bytes: i64) {
+        self.bytes.value = self.bytes.value.saturating_sub(bytes);
+        self.allocations.value = self.allocations.value.saturating_sub(1);
     }
 }
 

@@ -38,7 +38,7 @@ use std::any::Any;
 use std::path::{Path, PathBuf};
 
 use self::file::{LogFile, Place};
-use self::row::Row;
+use self::row::{Row, Word};
 use crate::adaptor::limiting::sign;
 use crate::error::{Error, Result};
 use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
@@ -129,23 +129,23 @@ impl Logging {
     #[inline]
     fn log(
         &self,
-        action: &'static str,
+        action: &'static Word,
         ptr: u64,
         request: &Request,
         stream: StreamRef<'_>,
         ask: bool,
     ) -> Option<Place> {
-        self.write(action, ptr, request, stream, ask, "ok")
+        self.write(action, ptr, request, stream, ask, &row::OK)
     }
 
     fn write(
         &self,
-        action: &'static str,
+        action: &'static Word,
         ptr: u64,
         request: &Request,
         stream: StreamRef<'_>,
         ask: bool,
-        outcome: &'static str,
+        outcome: &'static Word,
     ) -> Option<Place> {
         let device = match (self.device, stream.object) {
             (Some(device), _) => device,
@@ -159,22 +159,19 @@ impl Logging {
         };
         let raw = stream.raw.addr() as u64;
         let row = Row { action, ptr, bytes: request.bytes as u64, stream: raw, device, stream_id, outcome };
-        let text = row::text(&row);
-        match tag() {
-            None => self.file.append(text.as_bytes(), b""),
-            Some(tag) => self.file.append(text.as_bytes(), &row::escaped(&tag)),
-        }
+        let tag = tag().map(|tag| row::escaped(&tag));
+        row::with_text(&row, |text| self.file.append(text, tag.as_deref().unwrap_or_default()))
     }
 
     fn allocated(&self, request: &Request, stream: StreamRef<'_>, ask: bool, made: Result<u64>) -> Result<u64> {
         match made {
             Ok(ptr) => {
-                self.log("allocate", ptr, request, stream, ask);
+                self.log(&row::ALLOCATE, ptr, request, stream, ask);
                 Ok(ptr)
             }
             Err(Error::WouldBlock) => Err(Error::WouldBlock),
             Err(error) => {
-                self.write("allocate failure", 0, request, stream, ask, row::outcome(&error));
+                self.write(&row::ALLOCATE_FAILURE, 0, request, stream, ask, row::outcome(&error));
                 Err(sign(error, self.kind()))
             }
         }
@@ -189,13 +186,13 @@ impl Logging {
         ask: bool,
         free: impl FnOnce(&dyn MemoryResource) -> Result<()>,
     ) -> Result<()> {
-        let place = self.log("free", ptr, request, stream, ask);
+        let place = self.log(&row::FREE, ptr, request, stream, ask);
         free(self.upstream.body()).inspect_err(|error| {
             if let Some(place) = place {
                 self.file.retract(place);
             }
             if !matches!(error, Error::WouldBlock) {
-                self.write("free failure", ptr, request, stream, ask, row::outcome(error));
+                self.write(&row::FREE_FAILURE, ptr, request, stream, ask, row::outcome(error));
             }
         })
     }
@@ -229,14 +226,14 @@ impl MemoryResource for Logging {
     fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
         let made = self.upstream.body().allocate_at_hand(request, stream)?;
         if let Ok(ptr) = &made {
-            self.log("allocate", *ptr, request, stream, false);
+            self.log(&row::ALLOCATE, *ptr, request, stream, false);
         }
         Some(made)
     }
 
     #[inline]
     fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        let place = self.log("free", ptr, request, stream, false);
+        let place = self.log(&row::FREE, ptr, request, stream, false);
         let done = self.upstream.body().deallocate_at_hand(ptr, request, stream);
         if let (false, Some(place)) = (done, place) {
             self.file.retract(place);
