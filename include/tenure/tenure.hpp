@@ -45,6 +45,7 @@
 #include <tenure/device.hpp>
 #include <tenure/error.hpp>
 #include <tenure/low_memory.hpp>
+#include <tenure/observe.hpp>
 #include <tenure/resource.hpp>
 #include <tenure/resources.hpp>
 #include <tenure/scalar.hpp>
