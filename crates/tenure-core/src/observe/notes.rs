@@ -160,12 +160,12 @@ fn holders(picture: &Picture, device: Option<i32>, refusing: Option<&Resource>) 
     all
 }
 
-fn here<'a>(picture: &'a Picture, device: Option<i32>) -> impl Iterator<Item = &'a Layer> {
+fn here(picture: &Picture, device: Option<i32>) -> impl Iterator<Item = &Layer> {
     picture.layers.iter().filter(move |layer| layer.device.is_none() || layer.device == device)
 }
 
 /// Layers that have ranges of their own: what an adaptor shows is its upstream's.
-fn stores<'a>(picture: &'a Picture, device: Option<i32>) -> impl Iterator<Item = &'a Layer> {
+fn stores(picture: &Picture, device: Option<i32>) -> impl Iterator<Item = &Layer> {
     here(picture, device).filter(|layer| !layer.ranges.is_empty() || layer.upstream == 0)
 }
 
