@@ -51,6 +51,7 @@
 #include <tenure/error.hpp>
 #include <tenure/logging.hpp>
 #include <tenure/low_memory.hpp>
+#include <tenure/observe.hpp>
 #include <tenure/resource.hpp>
 #include <tenure/resources.hpp>
 #include <tenure/scalar.hpp>

@@ -10,7 +10,7 @@ the innermost ``with tenure.mr.using(...)`` around the call, else the entry of t
 import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, final, overload, type_check_only
+from typing import Any, ClassVar, Literal, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, final, overload, type_check_only
 
 from typing_extensions import Buffer, CapsuleType, disjoint_base
 
@@ -584,7 +584,7 @@ def observe(enabled: bool = True, /) -> None:
     """Books who allocates what from now on, for ``usage``, ``memory_snapshot`` and the notes of an ``OutOfMemoryError``;
     ``False``: no more, unless events are recorded."""
 
-class Usage(NamedTuple):
+class Usage:
     """What one tag, thread or resource has and had. Sizes are bytes, as they were asked for."""
 
     name: str
@@ -599,6 +599,20 @@ class Usage(NamedTuple):
     total_bytes: int
     """Bytes of all allocations."""
     total_count: int
+
+    def __init__(
+        self,
+        name: str,
+        id: int,
+        live_bytes: int,
+        live_count: int,
+        peak_bytes: int,
+        peak_count: int,
+        total_bytes: int,
+        total_count: int,
+    ) -> None: ...
+    def __eq__(self, other: object) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
 def usage(by: Literal["tag", "thread", "resource"] = "tag") -> dict[str, Usage]:
     """What each tag (``""``: none was open), thread or resource has and had, those with most live bytes first. Counted is what

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from typing import NamedTuple
-
 from . import _tenure
 
 __all__ = ["Usage", "memory_snapshot", "record_history", "usage"]
 
+_FIELDS = ("name", "id", "live_bytes", "live_count", "peak_bytes", "peak_count", "total_bytes", "total_count")
 
-class Usage(NamedTuple):
-    name: str
-    id: int
-    live_bytes: int
-    live_count: int
-    peak_bytes: int
-    peak_count: int
-    total_bytes: int
-    total_count: int
+
+class Usage:
+    # A named tuple would take longer to make than all of the package to import.
+    __slots__ = _FIELDS
+
+    def __init__(self, name, id, live_bytes, live_count, peak_bytes, peak_count, total_bytes, total_count):
+        values = (name, id, live_bytes, live_count, peak_bytes, peak_count, total_bytes, total_count)
+        for field, value in zip(_FIELDS, values, strict=True):
+            setattr(self, field, value)
+
+    def __repr__(self):
+        return f"Usage({', '.join(f'{field}={getattr(self, field)!r}' for field in _FIELDS)})"
+
+    def __eq__(self, other):
+        if not isinstance(other, Usage):
+            return NotImplemented
+        return all(getattr(self, field) == getattr(other, field) for field in _FIELDS)
+
+    __hash__ = None
 
 
 # What the figures are asked by: the engine's number, and how an account is called in the answer.
@@ -39,6 +47,8 @@ def usage(by="tag"):
 
 
 def memory_snapshot():
+    import json
+
     return json.loads(_tenure._memory_snapshot())
 
 

@@ -1,8 +1,10 @@
 //! The book of observed blocks.
 //!
 //! ```text
-//!   address --hash--> shard 0..63   { start -> Entry }        each on cache lines of its own
+//!   address --hash--> shard 0..63   { (start, resource asked) -> Entry }        each on cache lines of its own
 //! ```
+//!
+//! By the resource too: user functions may hand on what another resource gave them, and both were asked for it.
 //!
 //! **Invariants**: an entry counts in its accounts from [`enter`] until [`Entry::count_out`]. A shard is locked for one
 //! operation of its map, and nothing is called under the lock.
@@ -36,11 +38,12 @@ impl Entry {
     }
 }
 
-type Shard = CachePadded<Mutex<FxHashMap<u64, Entry>>>;
+type Entries = FxHashMap<(u64, u64), Entry>;
+type Shard = CachePadded<Mutex<Entries>>;
 
 static BOOK: Lazy<Vec<Shard>> = Lazy::new(|| (0..SHARDS).map(|_| Shard::default()).collect());
 
-fn shard(ptr: u64) -> &'static Mutex<FxHashMap<u64, Entry>> {
+fn shard(ptr: u64) -> &'static Mutex<Entries> {
     // Fibonacci hashing: addresses share their low bits.
     &BOOK[(ptr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize]
 }
@@ -55,7 +58,7 @@ pub(super) fn enter(ptr: u64, entry: Entry) {
 pub(super) fn put_back(ptr: u64, entry: Entry) {
     let stale = {
         let mut shard = shard(ptr).lock();
-        if is_on() { shard.insert(ptr, entry) } else { Some(entry) }
+        if is_on() { shard.insert((ptr, entry.who.owner), entry) } else { Some(entry) }
     };
     // A block that was freed behind the book's back: its address would not have come again else.
     if let Some(stale) = stale {
@@ -65,20 +68,19 @@ pub(super) fn put_back(ptr: u64, entry: Entry) {
 
 /// Takes out the block at `ptr` that was asked of the resource `owner`: before it is freed.
 pub(super) fn take(ptr: u64, owner: u64) -> Option<Entry> {
-    let mut shard = shard(ptr).lock();
-    if shard.get(&ptr)?.who.owner == owner { shard.remove(&ptr) } else { None }
+    shard(ptr).lock().remove(&(ptr, owner))
 }
 
 /// What is booked for the block at `ptr` of the resource `owner`.
 pub(super) fn get(ptr: u64, owner: u64) -> Option<Entry> {
-    shard(ptr).lock().get(&ptr).filter(|entry| entry.who.owner == owner).cloned()
+    shard(ptr).lock().get(&(ptr, owner)).cloned()
 }
 
 /// Every entry, for reports. Not of one moment.
 pub(super) fn all() -> Vec<(u64, Entry)> {
     let mut found = Vec::new();
     for shard in BOOK.iter() {
-        found.extend(shard.lock().iter().map(|(ptr, entry)| (*ptr, entry.clone())));
+        found.extend(shard.lock().iter().map(|((ptr, _), entry)| (*ptr, entry.clone())));
     }
     found
 }

@@ -13,7 +13,7 @@
 //! what a `_try_` call failed with is explained when somebody asks.
 //!
 //! **The advice** is what a replay of the books gives: the live blocks as they lie, the gaps between them, and the request. A
-//! larger limit is named if the request fits under it and the device has the memory; remapping, if whole idle pages make up
+//! larger limit is named if the request fits under it and the device has the memory; mapped pages, if whole idle pages make up
 //! the request; giving back what pools hold idle, if that and what the device has free suffice. Otherwise nothing is said.
 
 use rustc_hash::FxHashMap;
@@ -28,7 +28,7 @@ pub const MOST: usize = 8;
 const HOLDERS: usize = 3;
 /// Blocks that are looked at: enough for the largest holders, and a bound for what a failure costs.
 const BLOCKS: usize = 1 << 20;
-/// Bytes of a page: what a pool can remap.
+/// Bytes of a page: what a pool can map elsewhere.
 const PAGE: u64 = 2 << 20;
 
 /// One who holds memory.
@@ -160,12 +160,12 @@ fn holders(picture: &Picture, device: Option<i32>, refusing: Option<&Resource>) 
     all
 }
 
-fn here<'a>(picture: &'a Picture, device: Option<i32>) -> impl Iterator<Item = &'a Layer> {
+fn here(picture: &Picture, device: Option<i32>) -> impl Iterator<Item = &Layer> {
     picture.layers.iter().filter(move |layer| layer.device.is_none() || layer.device == device)
 }
 
 /// Layers that have ranges of their own: what an adaptor shows is its upstream's.
-fn stores<'a>(picture: &'a Picture, device: Option<i32>) -> impl Iterator<Item = &'a Layer> {
+fn stores(picture: &Picture, device: Option<i32>) -> impl Iterator<Item = &Layer> {
     here(picture, device).filter(|layer| !layer.ranges.is_empty() || layer.upstream == 0)
 }
 
@@ -268,7 +268,7 @@ fn advice(
         let need = live.checked_add(requested.next_multiple_of(PAGE))?.next_multiple_of(PAGE);
         let pool = layer(limit.id())?;
         if need <= oom.limit {
-            return remapped(pool, limit, requested, oom.limit);
+            return mapped(pool, limit, requested, oom.limit, device?);
         }
         // The pool gives back what is idle before it grows, so that the device must have what lies beyond.
         let grown = need.max(pool.info.reserved_bytes.saturating_add(requested.next_multiple_of(PAGE)));
@@ -276,7 +276,7 @@ fn advice(
             .then(|| format!("with maximum_pool_size={} it would have been served", exactly(grown)));
     }
     if let Some(pool) = layer(asked.id()).filter(|layer| !layer.ranges.is_empty())
-        && let Some(advice) = remapped(pool, asked, requested, total)
+        && let Some(advice) = mapped(pool, asked, requested, total, device?)
     {
         return Some(advice);
     }
@@ -294,14 +294,20 @@ fn advice(
     })
 }
 
-/// A pool whose idle pages make up the request, and which may not or cannot put them side by side.
-fn remapped(pool: &Layer, named: &Named, requested: u64, limit: u64) -> Option<String> {
-    let is_off = |name: &str| named.body().property(name) == Some(0);
+/// A pool over chunks of an upstream, whose idle pages make up the request and lie apart: where a pool maps pages by itself
+/// it puts them side by side.
+fn mapped(pool: &Layer, named: &Named, requested: u64, limit: u64, device: i32) -> Option<String> {
     let idle = idle_pages(pool);
-    let fits = pool.info.live_bytes.saturating_add(requested) <= limit;
-    (fits && idle >= requested.next_multiple_of(PAGE) && !is_off("own_ranges") && is_off("remap")).then(|| {
+    let fits = pool.info.live_bytes.saturating_add(requested) <= limit && idle >= requested.next_multiple_of(PAGE);
+    if !fits || named.body().property("own_ranges") != Some(0) {
+        return None;
+    }
+    let can_map = crate::device::driver().ok()?.device(device).ok()?.properties().ok()?.capabilities.virtual_memory;
+    let over_plain = named.body().upstream()?.body().kind() == "cuda";
+    can_map.then(|| {
+        let setting = if over_plain { "without plain_chunks" } else { "as a pool over the plain device resource" };
         format!(
-            "with remap=True it would have been served: {} of the pool are idle in whole pages, apart from each other",
+            "{setting} it would have been served: {} of the pool are idle in whole pages, apart from each other",
             human(idle)
         )
     })

@@ -129,12 +129,11 @@ pub(super) fn look(most: usize) -> Picture {
     }
     if is_on() {
         // What no walk shows: resources that keep no books of their own.
-        let walked: FxHashSet<u64> = blocks.iter().map(|seen| seen.block.ptr).collect();
         for (ptr, entry) in book::all() {
             if blocks.len() >= most {
                 break;
             }
-            if walked.contains(&ptr) || known.contains(&(ptr, entry.who.owner)) {
+            if known.contains(&(ptr, entry.who.owner)) {
                 continue;
             }
             let block = Block { ptr, bytes: entry.bytes, owner: entry.who.owner, device: -1 };
