@@ -412,7 +412,7 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*usage)(uint32_t by, tenure_account_fn visitor, void *context) noexcept nogil
         tenure_status (*memory_snapshot)(tenure_text *out) noexcept nogil
         tenure_status (*history_record)(uint32_t on, uint32_t stacks, size_t max_entries) noexcept nogil
-        tenure_status (*stack_set_hook)(tenure_stack_fn hook, tenure_owner owner) noexcept nogil
+        tenure_status (*stack_set_source)(tenure_stack_fn hook, tenure_owner owner) noexcept nogil
         tenure_status (*error_explain)() noexcept nogil
 
 

@@ -224,8 +224,6 @@ def test_pool_arguments(cuda):
         mr.PoolMemoryResource(cuda, 2**50)
     with pytest.raises((ValueError, tenure.CudaError)):
         mr.PoolMemoryResource(cuda, device=77)
-    with pytest.raises(ValueError):
-        mr.CudaAsyncMemoryResource(enable_ipc=True, enable_fabric=True)
     with pytest.raises((ValueError, tenure.CudaError)):
         mr.CudaAsyncViewMemoryResource(0)
     with pytest.raises(TypeError):

@@ -98,7 +98,8 @@ impl Asking {
             }
             first
         });
-        entered.unwrap_or(false).then_some(Self(at))
+        // Not made where it was not entered: its end takes the address out.
+        entered.unwrap_or(false).then(|| Self(at))
     }
 }
 

@@ -83,7 +83,9 @@ impl ThreadSafe {
 
     /// The turn, if nobody else has it.
     fn try_turn(&self) -> Option<Turn<'_>> {
-        take(&mut self.seat.lock()).then_some(Turn(self))
+        let mine = take(&mut self.seat.lock());
+        // Not made where it is not had: its end gives the seat back.
+        mine.then(|| Turn(self))
     }
 
     /// Waits for the turn. `None` only where whoever has it may never give it back.
