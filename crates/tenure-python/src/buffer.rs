@@ -1,8 +1,10 @@
 //! `tenure.DeviceBuffer`: memory with an owner.
 //!
 //! ```text
-//!  DeviceBuffer --Arc--> Owned --handle--> the engine's buffer (allocation, resource, home stream, device)
-//!  DLPack capsule --Arc----^
+//!  DeviceBuffer ---handle---> the engine's buffer (allocation, resource, home stream, device)
+//!
+//!  once exported:  DeviceBuffer --Arc--> Owned --handle--> the engine's buffer
+//!                  DLPack capsule --Arc----^
 //! ```
 //!
 //! The engine's buffer knows its resource and its stream; no Python object is needed to free it. So the last owner may be
@@ -62,7 +64,7 @@ impl Owned {
     }
 
     /// Gives the buffer away and takes `other` instead.
-    pub(crate) fn exchange(&self, other: Self) -> tenure_buffer {
+    fn exchange(&self, other: Self) -> tenure_buffer {
         let buffer = self.0.swap(other.handle(), Ordering::AcqRel);
         std::mem::forget(other);
         buffer
@@ -73,7 +75,10 @@ impl Owned {
 #[pyclass(subclass, frozen, weakref, module = "tenure")]
 #[derive(Default)]
 pub(crate) struct DeviceBuffer {
-    owned: OnceLock<Arc<Owned>>,
+    /// The engine's buffer; 0 until `__init__` is through. Ours to give back unless it is shared.
+    buffer: AtomicU64,
+    /// From the first export through DLPack on: the same buffer, freed by the last who has it.
+    shared: OnceLock<Arc<Owned>>,
     /// What the garbage collector is shown, for a buffer of a callback resource. Dropped after the buffer.
     held: OnceLock<Held>,
     /// Buffer-protocol exports; -1 while a thread changes the buffer.
@@ -111,13 +116,20 @@ impl Drop for Turn<'_> {
     }
 }
 
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        let buffer = *self.buffer.get_mut();
+        if buffer != 0 && self.shared.get().is_none() {
+            drop(Owned::new(buffer));
+        }
+    }
+}
+
 impl DeviceBuffer {
     /// A Python object of the class itself for a buffer, which is taken over.
     pub(crate) fn wrap(py: Python<'_>, buffer: tenure_buffer) -> PyResult<Bound<'_, Self>> {
-        let owned = Arc::new(Owned::new(buffer));
         let this = Self::default();
-        // A cell that was made a line ago is empty.
-        let _ = this.owned.set(owned);
+        this.buffer.store(buffer, Ordering::Release);
         this.note_keeper(py, buffer);
         Bound::new(py, this)
     }
@@ -144,29 +156,54 @@ impl DeviceBuffer {
 
     fn install(&self, py: Python<'_>, owned: Owned) -> PyResult<()> {
         let buffer = owned.handle();
-        self.owned
-            .set(Arc::new(owned))
-            .map_err(|_| PyRuntimeError::new_err("__init__ was called a second time; a buffer is made once"))?;
+        if self.buffer.compare_exchange(0, buffer, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(PyRuntimeError::new_err("__init__ was called a second time; a buffer is made once"));
+        }
+        std::mem::forget(owned);
         self.note_keeper(py, buffer);
         Ok(())
     }
 
-    /// The engine's buffer and who keeps it.
+    /// The engine's buffer.
     ///
     /// # Errors
     /// `__init__` was skipped or failed.
     #[inline]
-    pub(crate) fn owned(&self) -> PyResult<&Arc<Owned>> {
-        self.owned.get().ok_or_else(|| {
-            PyTypeError::new_err(
-                "this DeviceBuffer was never made: its __init__ was not called or failed; call super().__init__(...)",
-            )
-        })
+    pub(crate) fn handle(&self) -> PyResult<tenure_buffer> {
+        match self.buffer.load(Ordering::Acquire) {
+            0 => Err(Self::never_made()),
+            buffer => Ok(buffer),
+        }
     }
 
-    #[inline]
-    pub(crate) fn handle(&self) -> PyResult<tenure_buffer> {
-        Ok(self.owned()?.handle())
+    #[cold]
+    fn never_made() -> PyErr {
+        PyTypeError::new_err(
+            "this DeviceBuffer was never made: its __init__ was not called or failed; call super().__init__(...)",
+        )
+    }
+
+    /// The engine's buffer for one more who keeps it. With the interpreter lock, and not during a change.
+    ///
+    /// # Errors
+    /// `__init__` was skipped or failed.
+    pub(crate) fn share(&self) -> PyResult<Arc<Owned>> {
+        let buffer = self.handle()?;
+        Ok(self.shared.get_or_init(|| Arc::new(Owned::new(buffer))).clone())
+    }
+
+    /// Gives the buffer away and takes `other` instead. During a change.
+    ///
+    /// # Errors
+    /// `__init__` was skipped or failed; `other` is freed.
+    pub(crate) fn exchange(&self, other: Owned) -> PyResult<tenure_buffer> {
+        let before = self.handle()?;
+        self.buffer.store(other.handle(), Ordering::Release);
+        match self.shared.get() {
+            Some(shared) => _ = shared.exchange(other),
+            None => std::mem::forget(other),
+        }
+        Ok(before)
     }
 
     /// What the buffer is now.
@@ -200,7 +237,7 @@ impl DeviceBuffer {
 
     /// Begins what may move or free the memory, or replace it.
     pub(crate) fn change(&self, py: Python<'_>, what: &str) -> PyResult<Change<'_>> {
-        let owned = self.owned()?;
+        self.handle()?;
         let turn = self.turn(py)?;
         if let Err(exports) = self.exports.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Acquire) {
             return Err(PyBufferError::new_err(if exports < 0 {
@@ -211,7 +248,7 @@ impl DeviceBuffer {
         }
         let change = Change { exports: &self.exports, _turn: turn };
         // Only under the lock of the interpreter can the count rise, and nobody exports during a change.
-        if Arc::strong_count(owned) > 1 {
+        if self.shared.get().is_some_and(|shared| Arc::strong_count(shared) > 1) {
             return Err(PyBufferError::new_err(format!(
                 "the buffer cannot be {what} while it is exported through DLPack; drop the arrays that share it first"
             )));
@@ -221,7 +258,7 @@ impl DeviceBuffer {
 
     /// Whether somebody else has the memory, through the buffer protocol or DLPack.
     fn is_exported(&self) -> bool {
-        self.exports.load(Ordering::Acquire) != 0 || self.owned.get().is_some_and(|owned| Arc::strong_count(owned) > 1)
+        self.exports.load(Ordering::Acquire) != 0 || self.shared.get().is_some_and(|owned| Arc::strong_count(owned) > 1)
     }
 
     /// Begins an export through the buffer protocol.
@@ -436,7 +473,7 @@ impl DeviceBuffer {
 
     // Without this an empty buffer would be false because of `__len__`.
     fn __bool__(&self) -> PyResult<bool> {
-        self.owned()?;
+        self.handle()?;
         Ok(true)
     }
 
@@ -597,7 +634,7 @@ impl DeviceBuffer {
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().owned()?;
+        slf.get().handle()?;
         Ok(slf)
     }
 
@@ -694,7 +731,7 @@ impl DeviceBuffer {
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let name = slf.get_type().name()?;
-        if slf.get().owned.get().is_none() {
+        if slf.get().handle().is_err() {
             return Ok(format!("<{name} that was never made>"));
         }
         let view = slf.get().view(slf.py())?;

@@ -226,20 +226,23 @@ pub(crate) fn defer_stream(stream: StreamObject) {
 
 /// False inside [`without_waiting`].
 pub(crate) fn may_wait() -> bool {
-    MAY_WAIT.try_with(Cell::get).unwrap_or(true)
+    MAY_WAIT.get()
 }
 
 /// Runs `f`; a resource or a stream whose last reference goes meanwhile on this thread is not ended but kept for
 /// [`collect`].
 pub fn without_waiting<R>(f: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
-    impl Drop for Restore {
+    struct Restore<'a>(&'a Cell<bool>, bool);
+    impl Drop for Restore<'_> {
         fn drop(&mut self) {
-            let _ = MAY_WAIT.try_with(|w| w.set(self.0));
+            self.0.set(self.1);
         }
     }
-    let _restore = Restore(MAY_WAIT.try_with(|w| w.replace(false)).unwrap_or(true));
-    f()
+    // The thread's storage of a plain cell is there until its very end.
+    MAY_WAIT.with(|may_wait| {
+        let _restore = Restore(may_wait, may_wait.replace(false));
+        f()
+    })
 }
 
 /// True when [`collect`] has something to close.
