@@ -190,6 +190,12 @@ impl State {
         self.place.give_back(held, if open { tag } else { UNPROVEN });
     }
 
+    /// [`State::take_back`] of many with one tag.
+    fn take_back_many(&mut self, pieces: impl Iterator<Item = Held>, tag: u32) {
+        let open = self.records.of_stamp(tag).is_some_and(|(_, record)| !record.closed);
+        self.place.give_back_many(pieces, if open { tag } else { UNPROVEN });
+    }
+
     /// A plot is the placer's again.
     fn give_up(&mut self, plot: Plot) {
         let open = self.records.of_stamp(plot.stamp).is_some_and(|(_, record)| !record.closed);

@@ -397,6 +397,7 @@ impl MemoryResource for Pool {
             "past_bytes" => Some(self.past_bytes()),
             "own_ranges" => Some(u64::from(self.has_own_ranges())),
             "stream_records" => Some(self.lock().records.len() as u64),
+            "plots" => Some(self.cache.plots().0),
             "proven_bytes" => Some(self.lock().place.tag_bytes(PROVEN)),
             _ => None,
         }

@@ -510,14 +510,16 @@ impl Cache {
         collected
     }
 
-    /// Bytes that are free in plots.
-    pub(super) fn idle_in_plots(&self) -> u64 {
-        let mut units = 0;
+    /// How many plots there are, and bytes that are free in them.
+    pub(super) fn plots(&self) -> (u64, u64) {
+        let (mut count, mut units) = (0, 0);
         for desk in self.desks.lock().iter() {
             let drawer = desk.drawer.hold();
-            units += drawer.magazines.iter().filter_map(|m| m.plot.as_ref()).map(|p| p.free_units()).sum::<u64>();
+            for plot in drawer.magazines.iter().filter_map(|m| m.plot.as_ref()) {
+                (count, units) = (count + 1, units + plot.free_units());
+            }
         }
-        units * UNIT
+        (count, units * UNIT)
     }
 
     /// The pool ends: nobody may look for a desk of it any more.
@@ -567,8 +569,12 @@ impl Collected {
         for plot in self.plots {
             state.give_up(*plot);
         }
-        for (held, tag) in self.pieces {
-            state.take_back(held, tag);
+        let mut pieces = self.pieces;
+        if !pieces.is_sorted_by_key(|(_, tag)| *tag) {
+            pieces.sort_unstable_by_key(|(_, tag)| *tag);
+        }
+        for group in pieces.chunk_by(|a, b| a.1 == b.1) {
+            state.take_back_many(group.iter().map(|(held, _)| *held), group[0].1);
         }
         for record in self.magazines {
             state.records.pin_magazine(record, -1);
