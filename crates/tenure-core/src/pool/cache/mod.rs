@@ -333,7 +333,7 @@ impl Drawer {
                 stack.wants = 0;
             }
             if plots {
-                out.plots.extend(magazine.plot.take());
+                out.plots.extend(magazine.plot.take().map(|plot| *plot));
             }
         }
     }
@@ -344,7 +344,7 @@ impl Drawer {
         let stamp = magazine.stamp;
         if pieces {
             out.pieces.extend(magazine.classes.iter_mut().flat_map(|s| s.pieces.drain(..)).map(|held| (held, stamp)));
-            out.plots.extend(magazine.plot.take());
+            out.plots.extend(magazine.plot.take().map(|plot| *plot));
         }
         out.pieces.extend(self.parked.take_if(|p| p.stamp == stamp).map(|p| (p.held, stamp)));
         out.pieces.extend(self.outbox.extract_if(.., |(_, tag)| *tag == stamp));
@@ -485,7 +485,8 @@ impl Cache {
     /// Takes everything out of the desks, and away those whose threads have ended. The caller gives it to the placer.
     pub(super) fn collect(&self, which: Which) -> Collected {
         self.moving.fetch_add(1, Ordering::AcqRel);
-        let mut collected = Collected { pieces: Vec::new(), plots: Vec::new(), magazines: Vec::new(), moving: self.moving.clone() };
+        let mut collected =
+            Collected { pieces: Vec::new(), plots: Vec::new(), magazines: Vec::new(), moving: self.moving.clone() };
         self.desks.lock().retain(|desk| {
             let left = desk.left.load(Ordering::Acquire);
             if !left && matches!(which, Which::Left) {
@@ -498,7 +499,7 @@ impl Cache {
                 Which::Waiting(key) => drawer.hand_in(key, false, &mut collected),
                 Which::All | Which::Left => drawer.empty(true, &mut collected),
                 Which::Pieces => drawer.empty(false, &mut collected),
-                Which::Plots => collected.plots.extend(drawer.magazines.iter_mut().filter_map(|m| m.plot.take())),
+                Which::Plots => collected.plots.extend(drawer.magazines.iter_mut().filter_map(|m| m.plot.take().map(|plot| *plot))),
             }
             if left {
                 drawer.empty(true, &mut collected);
@@ -554,7 +555,7 @@ pub(super) enum Which {
 /// What came out of the desks. Must be given to the placer.
 pub(super) struct Collected {
     pieces: Returned,
-    plots: Vec<Box<Plot>>,
+    plots: Vec<Plot>,
     /// Records that have a magazine less.
     magazines: Vec<u32>,
     /// Until the pieces are there no record is dropped.
@@ -567,7 +568,7 @@ impl Collected {
         let any = !self.pieces.is_empty() || !self.plots.is_empty();
         // First, so that what is of a plot is the placer's when it comes.
         for plot in self.plots {
-            state.give_up(*plot);
+            state.give_up(plot);
         }
         let mut pieces = self.pieces;
         if !pieces.is_sorted_by_key(|(_, tag)| *tag) {

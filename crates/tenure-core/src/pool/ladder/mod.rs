@@ -226,7 +226,10 @@ impl Pool {
             AtHand => Ok(self.at_hand(climb)),
             Harvest if !std::mem::replace(&mut climb.harvested, true) => self.harvest(climb),
             Aged if !std::mem::replace(&mut climb.aged, true) => self.prove_aged(climb),
-            Drain if !std::mem::replace(&mut climb.drained, true) && self.to_drain(climb).is_some_and(|d| self.drain(d)) => {
+            Drain
+                if !std::mem::replace(&mut climb.drained, true)
+                    && self.to_drain(climb).is_some_and(|d| self.drain(d)) =>
+            {
                 climb.harvested = false;
                 Ok(Step::Again)
             }

@@ -36,8 +36,8 @@ use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use super::block::NIL;
 use super::nobody;
 pub(in crate::pool) use super::piece::*;
-pub(super) use super::starts::{GRANULE, Starts};
 use super::runs::{CLASSES, MAX_SLOTS, class_units, slot_at};
+pub(super) use super::starts::{GRANULE, Starts};
 
 const _: () = assert!(CLASSES < WHOLE && MAX_SLOTS.ilog2() <= 8 && align_of::<Piece>() == 8);
 

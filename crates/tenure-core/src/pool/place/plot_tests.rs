@@ -51,7 +51,11 @@ impl World {
     fn book(&mut self, offset: u64, piece: Piece) {
         let end = offset + piece.bytes;
         let before = self.live.range(..end).next_back();
-        assert!(before.is_none_or(|(start, b)| start + b.bytes <= offset), "{offset} overlaps {before:?}", before = before.map(|b| b.0));
+        assert!(
+            before.is_none_or(|(start, b)| start + b.bytes <= offset),
+            "{offset} overlaps {before:?}",
+            before = before.map(|b| b.0)
+        );
         for unit in offset / UNIT..end / UNIT {
             let tag = self.freed[unit as usize];
             let allowed = [PROVEN, piece.stamp, piece.stamp + 1];
@@ -172,7 +176,9 @@ fn random_programs_agree_with_a_naive_list() {
                 9..=13 => world.free(r.below(1 << 30), true, stamp(at)),
                 14..=16 => world.free(r.below(1 << 30), false, stamp(at)),
                 17 => world.free(r.below(1 << 30), false, stamp(at) + 1),
-                18 => world.relabel(stamp(at) + r.below(2) as u32, if r.below(2) == 0 { PROVEN } else { stamp(at) + 1 }),
+                18 => {
+                    world.relabel(stamp(at) + r.below(2) as u32, if r.below(2) == 0 { PROVEN } else { stamp(at) + 1 })
+                }
                 _ if r.below(4) == 0 => world.give_up(at),
                 _ => world.check(),
             }
