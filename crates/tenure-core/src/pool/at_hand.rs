@@ -213,7 +213,8 @@ impl Pool {
         {
             return Some(self.hand_out(&Ready { held, class, stamp }, request));
         }
-        if class == WHOLE && state.is_loose(request, tags) {
+        // Due already: a request that was sent on comes by once more on its way to the ladder.
+        if class == WHOLE && (self.harvest_due.load(Ordering::Relaxed) || state.is_loose(request, tags)) {
             self.harvest_due.store(true, Ordering::Relaxed);
             return None;
         }

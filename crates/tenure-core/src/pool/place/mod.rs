@@ -22,7 +22,7 @@
 //! range; the granule map names every live block and run, and nothing else. I4 no two neighbours that are free have
 //! equal tags; every free block is in one list of its tag; bitmaps agree.
 //!
-//! **Cost**: allocate and free are constant (32 blocks of one list are compared at most, one bitmap of four words is
+//! **Cost**: allocate and free are constant (8 blocks of one list are compared at most, one bitmap of four words is
 //! read); relabelling is linear in the pieces of the tag; 64 bytes a block, 16 a slot.
 
 mod bins;
