@@ -284,7 +284,14 @@ impl Pool {
             // The one that was parked before.
             return Some(match drawer.park(held, units, stamp) {
                 None => Kept::Well,
-                Some((before, stamp)) if drawer.send(before, stamp) => Kept::Better,
+                // The next visit takes it along; only where none comes it is worth one.
+                Some((before, stamp)) if drawer.send(before, stamp) => {
+                    if drawer.may_wait() {
+                        Kept::Well
+                    } else {
+                        Kept::Better
+                    }
+                }
                 Some(_) => Kept::Waiting,
             });
         }

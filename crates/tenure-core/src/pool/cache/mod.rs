@@ -59,6 +59,8 @@ const _: () = assert!(MOST <= u8::MAX as u64);
 const MAGAZINES: usize = 8;
 /// Pieces in the outbox.
 const OUTBOX: usize = 32;
+/// Large blocks in it that wait for the next visit of the placer.
+const PATIENCE: usize = 4;
 /// Bytes that a desk may keep out of the pool's figures.
 const CREDIT: i64 = 1 << 20;
 /// What a visit adds that found the pool's lock in other hands; one that did not takes one off.
@@ -237,6 +239,12 @@ impl Drawer {
         self.outbox.len() < OUTBOX
     }
 
+    /// Whether what is in the outbox may wait for the desk's next visit of the placer.
+    #[inline]
+    pub(super) fn may_wait(&self) -> bool {
+        self.outbox.len() < PATIENCE
+    }
+
     /// Keeps a claimed large block; gives the one that was parked before, unless a plot has it now.
     #[inline]
     pub(super) fn park(&mut self, held: Held, units: u32, stamp: u32) -> Option<(Held, u32)> {
@@ -258,6 +266,9 @@ impl Drawer {
     /// Gives back the outbox.
     #[inline]
     pub(super) fn post_sent(&mut self, state: &mut State) {
+        if self.outbox.is_empty() {
+            return;
+        }
         for (held, tag) in self.outbox.drain(..) {
             state.take_back(held, tag);
         }
@@ -499,7 +510,9 @@ impl Cache {
                 Which::Waiting(key) => drawer.hand_in(key, false, &mut collected),
                 Which::All | Which::Left => drawer.empty(true, &mut collected),
                 Which::Pieces => drawer.empty(false, &mut collected),
-                Which::Plots => collected.plots.extend(drawer.magazines.iter_mut().filter_map(|m| m.plot.take().map(|plot| *plot))),
+                Which::Plots => {
+                    collected.plots.extend(drawer.magazines.iter_mut().filter_map(|m| m.plot.take().map(|plot| *plot)))
+                }
             }
             if left {
                 drawer.empty(true, &mut collected);
