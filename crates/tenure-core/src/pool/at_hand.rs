@@ -213,7 +213,8 @@ impl Pool {
         {
             return Some(self.hand_out(&Ready { held, class, stamp }, request));
         }
-        if class == WHOLE && state.is_loose(request, tags) {
+        // Due already: a request that was sent on comes by once more on its way to the ladder.
+        if class == WHOLE && (self.harvest_due.load(Ordering::Relaxed) || state.is_loose(request, tags)) {
             self.harvest_due.store(true, Ordering::Relaxed);
             return None;
         }
@@ -283,7 +284,14 @@ impl Pool {
             // The one that was parked before.
             return Some(match drawer.park(held, units, stamp) {
                 None => Kept::Well,
-                Some((before, stamp)) if drawer.send(before, stamp) => Kept::Better,
+                // The next visit takes it along; only where none comes it is worth one.
+                Some((before, stamp)) if drawer.send(before, stamp) => {
+                    if drawer.may_wait() {
+                        Kept::Well
+                    } else {
+                        Kept::Better
+                    }
+                }
                 Some(_) => Kept::Waiting,
             });
         }

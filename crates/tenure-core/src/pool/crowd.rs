@@ -5,11 +5,14 @@
 //!   the pool cannot grow -> all plots are given up, and none is opened for some thousand visits
 //! ```
 //!
+//! Crowded desks have larger magazines of small sizes too, and when they are in need the pool grows every other time before
+//! everybody's desk is emptied.
+//!
 //! A program of one thread, and one whose threads hardly meet, never sees a plot: its memory is placed as tightly as the
 //! placer can. `prefer = footprint` has none at all.
 //!
-//! **What plots may cost**: before the pool grows they are given up where more than a quarter of what is mapped is free in
-//! them; before it fails, always. So a program that fits by bytes fits, and one that could grow takes at most a third more.
+//! **What plots may cost**: before the pool grows they are given up where more than half of what is mapped is free in
+//! them; before it fails, always. So a program that fits by bytes fits, and one that could grow takes at most twice as much.
 
 use super::Prefer;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,11 +25,18 @@ pub(super) struct Plots {
     never: bool,
     always: AtomicBool,
     shy: AtomicU32,
+    /// The desks were emptied since the pool last grew.
+    emptied: AtomicBool,
 }
 
 impl Plots {
     pub(super) fn new(prefer: Prefer) -> Self {
-        Self { never: prefer == Prefer::Footprint, always: AtomicBool::new(false), shy: AtomicU32::new(0) }
+        Self {
+            never: prefer == Prefer::Footprint,
+            always: AtomicBool::new(false),
+            shy: AtomicU32::new(0),
+            emptied: AtomicBool::new(false),
+        }
     }
 
     /// Every desk is taken for crowded. For tests.
@@ -47,6 +57,19 @@ impl Plots {
             return false;
         }
         !self.never
+    }
+
+    /// Whether a crowded desk's need empties all desks before the pool grows: every other time, since all threads must fill
+    /// theirs again.
+    pub(super) fn may_empty(&self) -> bool {
+        !self.never && !self.emptied.swap(true, Ordering::Relaxed)
+    }
+
+    /// The pool has grown.
+    pub(super) fn grew(&self) {
+        if self.emptied.load(Ordering::Relaxed) {
+            self.emptied.store(false, Ordering::Relaxed);
+        }
     }
 
     /// All were given up since there was no more memory.

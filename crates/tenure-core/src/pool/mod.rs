@@ -184,17 +184,29 @@ impl State {
         }
     }
 
+    /// The tag of what was freed in the order of a stream, as far as that one is still there.
+    #[inline]
+    fn late(&self, tag: u32) -> u32 {
+        let open = self.records.of_stamp(tag).is_some_and(|(_, record)| !record.closed);
+        if open { tag } else { UNPROVEN }
+    }
+
     /// Takes back what a thread's cache held, with the tag of the stream that it was freed on.
     #[inline]
     fn take_back(&mut self, held: Held, tag: u32) {
-        let open = self.records.of_stamp(tag).is_some_and(|(_, record)| !record.closed);
-        self.place.give_back(held, if open { tag } else { UNPROVEN });
+        let tag = self.late(tag);
+        self.place.give_back(held, tag);
+    }
+
+    /// [`State::take_back`] of many with one tag.
+    fn take_back_many(&mut self, pieces: impl Iterator<Item = Held>, tag: u32) {
+        let tag = self.late(tag);
+        self.place.give_back_many(pieces, tag);
     }
 
     /// A plot is the placer's again.
     fn give_up(&mut self, plot: Plot) {
-        let open = self.records.of_stamp(plot.stamp).is_some_and(|(_, record)| !record.closed);
-        let tag = if open { plot.stamp } else { UNPROVEN };
+        let tag = self.late(plot.stamp);
         self.place.take_plot(plot, tag);
     }
 

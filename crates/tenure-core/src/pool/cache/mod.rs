@@ -58,6 +58,8 @@ const _: () = assert!(MOST <= u8::MAX as u64);
 const MAGAZINES: usize = 8;
 /// Pieces in the outbox.
 const OUTBOX: usize = 32;
+/// Large blocks in it that wait for the next visit of the placer.
+const PATIENCE: usize = 4;
 /// Bytes that a desk may keep out of the pool's figures.
 const CREDIT: i64 = 1 << 20;
 /// What a visit adds that found the pool's lock in other hands; one that did not takes one off.
@@ -236,6 +238,12 @@ impl Drawer {
         self.outbox.len() < OUTBOX
     }
 
+    /// Whether what is in the outbox may wait for the desk's next visit of the placer.
+    #[inline]
+    pub(super) fn may_wait(&self) -> bool {
+        self.outbox.len() < PATIENCE
+    }
+
     /// Keeps a claimed large block; gives the one that was parked before, unless a plot has it now.
     #[inline]
     pub(super) fn park(&mut self, held: Held, units: u32, stamp: u32) -> Option<(Held, u32)> {
@@ -257,6 +265,9 @@ impl Drawer {
     /// Gives back the outbox.
     #[inline]
     pub(super) fn post_sent(&mut self, state: &mut State) {
+        if self.outbox.is_empty() {
+            return;
+        }
         for (held, tag) in self.outbox.drain(..) {
             state.take_back(held, tag);
         }
@@ -332,7 +343,7 @@ impl Drawer {
                 stack.wants = 0;
             }
             if plots {
-                out.plots.extend(magazine.plot.take());
+                out.plots.extend(magazine.plot.take().map(|plot| *plot));
             }
         }
     }
@@ -343,7 +354,7 @@ impl Drawer {
         let stamp = magazine.stamp;
         if pieces {
             out.pieces.extend(magazine.classes.iter_mut().flat_map(|s| s.pieces.drain(..)).map(|held| (held, stamp)));
-            out.plots.extend(magazine.plot.take());
+            out.plots.extend(magazine.plot.take().map(|plot| *plot));
         }
         out.pieces.extend(self.parked.take_if(|p| p.stamp == stamp).map(|p| (p.held, stamp)));
         out.pieces.extend(self.outbox.extract_if(.., |(_, tag)| *tag == stamp));
@@ -498,7 +509,9 @@ impl Cache {
                 Which::Waiting(key) => drawer.hand_in(key, false, &mut collected),
                 Which::All | Which::Left => drawer.empty(true, &mut collected),
                 Which::Pieces => drawer.empty(false, &mut collected),
-                Which::Plots => collected.plots.extend(drawer.magazines.iter_mut().filter_map(|m| m.plot.take())),
+                Which::Plots => {
+                    collected.plots.extend(drawer.magazines.iter_mut().filter_map(|m| m.plot.take().map(|plot| *plot)))
+                }
             }
             if left {
                 drawer.empty(true, &mut collected);
@@ -510,14 +523,16 @@ impl Cache {
         collected
     }
 
-    /// Bytes that are free in plots.
-    pub(super) fn idle_in_plots(&self) -> u64 {
-        let mut units = 0;
+    /// How many plots there are, and bytes that are free in them.
+    pub(super) fn plots(&self) -> (u64, u64) {
+        let (mut count, mut units) = (0, 0);
         for desk in self.desks.lock().iter() {
             let drawer = desk.drawer.hold();
-            units += drawer.magazines.iter().filter_map(|m| m.plot.as_ref()).map(|p| p.free_units()).sum::<u64>();
+            for plot in drawer.magazines.iter().filter_map(|m| m.plot.as_ref()) {
+                (count, units) = (count + 1, units + plot.free_units());
+            }
         }
-        units * UNIT
+        (count, units * UNIT)
     }
 
     /// The pool ends: nobody may look for a desk of it any more.
@@ -552,7 +567,7 @@ pub(super) enum Which {
 /// What came out of the desks. Must be given to the placer.
 pub(super) struct Collected {
     pieces: Returned,
-    plots: Vec<Box<Plot>>,
+    plots: Vec<Plot>,
     /// Records that have a magazine less.
     magazines: Vec<u32>,
     /// Until the pieces are there no record is dropped.
@@ -565,10 +580,14 @@ impl Collected {
         let any = !self.pieces.is_empty() || !self.plots.is_empty();
         // First, so that what is of a plot is the placer's when it comes.
         for plot in self.plots {
-            state.give_up(*plot);
+            state.give_up(plot);
         }
-        for (held, tag) in self.pieces {
-            state.take_back(held, tag);
+        let mut pieces = self.pieces;
+        if !pieces.is_sorted_by_key(|(_, tag)| *tag) {
+            pieces.sort_unstable_by_key(|(_, tag)| *tag);
+        }
+        for group in pieces.chunk_by(|a, b| a.1 == b.1) {
+            state.take_back_many(group.iter().map(|(held, _)| *held), group[0].1);
         }
         for record in self.magazines {
             state.records.pin_magazine(record, -1);

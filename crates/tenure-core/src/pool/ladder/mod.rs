@@ -29,7 +29,7 @@ mod remap;
 mod streams;
 mod waits;
 
-use super::cache::Which;
+use super::cache::{Lock, Which};
 use super::order::{Tags, Who, cur};
 use super::place::{PROVEN, UNPROVEN};
 use super::serve::Asker;
@@ -48,7 +48,7 @@ const PROOFS: usize = 4;
 const ASKS: usize = 8;
 
 /// The part of a pool that may be free in plots before it grows.
-const PLOTS_SHARE: u64 = 4;
+const PLOTS_SHARE: u64 = 2;
 
 /// What came of a step.
 pub(super) enum Step {
@@ -116,6 +116,8 @@ pub(super) struct Climb<'a> {
     asker: Option<Asker>,
     harvested: bool,
     drained: bool,
+    /// The desks were left alone, so that the pool would grow.
+    spared: bool,
     aged: bool,
     proofs: usize,
     asks: usize,
@@ -174,6 +176,7 @@ impl Pool {
             asker,
             harvested: false,
             drained: false,
+            spared: false,
             aged: false,
             proofs: 0,
             asks: 0,
@@ -223,11 +226,14 @@ impl Pool {
             AtHand => Ok(self.at_hand(climb)),
             Harvest if !std::mem::replace(&mut climb.harvested, true) => self.harvest(climb),
             Aged if !std::mem::replace(&mut climb.aged, true) => self.prove_aged(climb),
-            Drain if !std::mem::replace(&mut climb.drained, true) && self.drain(self.to_drain()) => {
+            Drain
+                if !std::mem::replace(&mut climb.drained, true)
+                    && self.to_drain(climb).is_some_and(|d| self.drain(d)) =>
+            {
                 climb.harvested = false;
                 Ok(Step::Again)
             }
-            Gather if self.drain(Which::Plots) => {
+            Gather if self.drain(if std::mem::take(&mut climb.spared) { Which::All } else { Which::Plots }) => {
                 self.plots.gave_up();
                 climb.harvested = false;
                 Ok(Step::Again)
@@ -245,10 +251,21 @@ impl Pool {
         }
     }
 
-    /// What threads have at hand, and what they divide where that is much of the pool.
-    fn to_drain(&self) -> Which {
-        let idle = self.cache.idle_in_plots();
-        if idle > 0 && idle >= self.pages.reserved() / PLOTS_SHARE { Which::All } else { Which::Pieces }
+    /// What threads have at hand, and what they divide where that is much of the pool. `None` where the pool had better grow.
+    fn to_drain(&self, climb: &mut Climb<'_>) -> Option<Which> {
+        let (_, idle) = self.cache.plots();
+        if idle > 0 && idle >= self.pages.reserved() / PLOTS_SHARE {
+            return Some(Which::All);
+        }
+        let is_crowded = self.cache.drawer(Lock::Wait).is_some_and(|drawer| drawer.is_crowded());
+        if !is_crowded && idle > 0 {
+            return Some(Which::All);
+        }
+        if is_crowded && !self.plots.may_empty() {
+            climb.spared = true;
+            return None;
+        }
+        Some(Which::Pieces)
     }
 
     /// The tags and the stamp of an asker.

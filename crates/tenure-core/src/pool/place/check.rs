@@ -157,7 +157,9 @@ impl Place {
         map.sort_unstable();
         starts.sort_unstable();
         let used = self.runs.iter().filter(|r| r.block != NIL).count();
+        let idle = self.runs.iter().filter(|r| r.block != NIL && r.live == 0).count();
         let sums = [
+            ("runs without a live slot", idle as u64, self.idle_runs as u64),
             ("free blocks in the lists", listed as u64, free_seen as u64),
             ("entries", (entries + spare) as u64, self.blocks.len() as u64),
             ("runs", runs_seen, used as u64),

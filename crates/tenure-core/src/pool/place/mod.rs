@@ -22,7 +22,7 @@
 //! range; the granule map names every live block and run, and nothing else. I4 no two neighbours that are free have
 //! equal tags; every free block is in one list of its tag; bitmaps agree.
 //!
-//! **Cost**: allocate and free are constant (32 blocks of one list are compared at most, one bitmap of four words is
+//! **Cost**: allocate and free are constant (8 blocks of one list are compared at most, one bitmap of four words is
 //! read); relabelling is linear in the pieces of the tag; 64 bytes a block, 16 a slot.
 
 mod bins;
@@ -34,6 +34,8 @@ mod lend;
 mod look;
 mod piece;
 mod plot;
+#[cfg(test)]
+mod plot_tests;
 mod ranges;
 mod runs;
 mod small;
@@ -159,6 +161,8 @@ pub struct Place {
     store: SlotStore,
     tags: Vec<Option<Box<Tag>>>,
     runs: Vec<Run>,
+    /// Runs without a live slot.
+    idle_runs: usize,
     spare_runs: Vec<u32>,
     ranges: Vec<Range>,
     lent: Lent,
@@ -226,6 +230,7 @@ impl Place {
             store: SlotStore::new(),
             tags: Vec::new(),
             runs: vec![Run::spare()],
+            idle_runs: 0,
             spare_runs: Vec::new(),
             ranges: Vec::new(),
             lent: Lent::default(),
@@ -548,15 +553,51 @@ impl Place {
             return;
         }
         let run = block.a;
+        let slots = [slot];
+        self.give_slots(run, &slots, |slot| *slot, stamp, tag);
+    }
+
+    /// Takes back pieces that are their holders', in the order of `tag`. The slots of a run are looked at together.
+    pub(in crate::pool) fn give_back_many(&mut self, pieces: impl Iterator<Item = Held>, tag: u32) {
+        // As one number each, since most of the time went into comparing.
+        let mut pieces: Vec<u64> = pieces.map(|held| u64::from(held.block) << 32 | u64::from(held.slot)).collect();
+        pieces.sort_unstable();
+        let (block, slot) = (|piece: u64| (piece >> 32) as u32, |piece: u64| piece as u32);
+        for group in pieces.chunk_by(|a, b| block(*a) == block(*b)) {
+            let index = block(group[0]);
+            let stamp_of = |piece: &u64| ledger::stamp_of(self.piece_of(index, slot(*piece)).word());
+            let stamp = stamp_of(&group[0]);
+            if slot(group[0]) == NO_SLOT || !group.iter().all(|piece| stamp_of(piece) == stamp) {
+                for piece in group {
+                    self.give(index, slot(*piece), tag);
+                }
+            } else {
+                self.give_slots(self.blocks[index].a, group, |piece| slot(*piece), stamp, tag);
+            }
+        }
+    }
+
+    /// Frees slots of one run that were booked with one stamp.
+    #[inline]
+    fn give_slots<T>(&mut self, run: u32, slots: &[T], slot_of: impl Fn(&T) -> u32, stamp: u32, tag: u32) {
         let state = &mut self.runs[run as usize];
         let class = state.class as usize;
+        let count = slots.len() as u32;
         let units = class_units(class);
         let was_full = state.free_count() == 0;
-        let own = state.free(slot, tag);
+        let mut own = false;
+        for slot in slots {
+            // All of them or none, since it is the tags that decide.
+            own = state.free(slot_of(slot), tag);
+        }
         let (run_tag, empty) = (state.tag, state.live == 0);
-        self.note_dead(units, stamp);
-        self.tag(stamp).live_slots[class] -= 1;
-        self.tag(if own { run_tag } else { tag }).slot_units += u64::from(units);
+        self.live_units -= u64::from(count * units);
+        self.live_count -= u64::from(count);
+        let booked = self.tag(stamp);
+        booked.live -= u64::from(count);
+        booked.live_slots[class] -= count;
+        self.tag(if own { run_tag } else { tag }).slot_units += u64::from(count * units);
+        self.idle_runs += usize::from(empty);
         if own && was_full {
             self.list(run);
         }
