@@ -150,6 +150,29 @@ def test_raw_allocations_and_many_count_too():
         assert bytes_of(st.get_statistics()) == (0, 133, 133)
 
 
+def test_a_buffer_that_changes_counts_in_the_task_that_changes_it():
+    st.enable_statistics()
+    buffer = tenure.DeviceBuffer(size=256)
+
+    async def grow(size):
+        with st.statistics():
+            await asyncio.sleep(0)
+            buffer.resize(size)
+            await asyncio.sleep(0)
+            return st.get_statistics().total_bytes
+
+    async def idle():
+        with st.statistics():
+            for _ in range(3):
+                await asyncio.sleep(0)
+            return st.get_statistics().total_bytes
+
+    async def main():
+        return await asyncio.gather(grow(4096), idle())
+
+    assert asyncio.run(main()) == [4096, 0]
+
+
 def test_tasks_that_take_turns_on_one_thread():
     st.enable_statistics()
 

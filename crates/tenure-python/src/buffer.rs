@@ -237,6 +237,7 @@ impl DeviceBuffer {
 
     /// Begins what may move or free the memory, or replace it.
     pub(crate) fn change(&self, py: Python<'_>, what: &str) -> PyResult<Change<'_>> {
+        scopes::sync(py);
         self.handle()?;
         let turn = self.turn(py)?;
         if let Err(exports) = self.exports.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Acquire) {

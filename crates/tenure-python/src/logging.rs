@@ -20,10 +20,15 @@ pub(crate) struct LoggingResourceAdaptor;
 /// The name as the system takes it: a string, bytes, or a path object.
 fn name(given: &Bound<'_, PyAny>) -> PyResult<CString> {
     let py = given.py();
-    let path = py.import("os")?.call_method1("fsdecode", (given,)).map_err(|_| {
+    let os = py.import("os")?;
+    let mut path = os.call_method1("fsdecode", (given,)).map_err(|_| {
         let kind = given.get_type().name().map(|n| n.to_string()).unwrap_or_default();
         PyTypeError::new_err(format!("log_file_name is a str or a path, not {kind}"))
     })?;
+    if path.is_truthy()? {
+        // As RMM does, hence without `..`. No name stays none.
+        path = os.getattr("path")?.call_method1("abspath", (path,))?;
+    }
     let path: OsString = path.extract()?;
     CString::new(path.as_bytes()).map_err(|_| PyValueError::new_err("log_file_name holds a zero byte"))
 }

@@ -43,8 +43,11 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 use crate::sync::{Arc, Mutex, Weak};
 
-/// Bytes that the file is ahead of its rows.
-const STEP: u64 = 128 << 10;
+/// Bytes that the file is ahead of its rows, at most: a reader sees them in one field, and Python's `csv` refuses a field of
+/// more than 128 KiB.
+const STEP: u64 = 96 << 10;
+/// Lengths of the file are multiples of it while it is open.
+const GRAIN: u64 = 4096;
 /// Bytes that stay free behind a row: two quotes, and what keeps lengths even.
 const SPARE: u64 = 4;
 /// Mappings start at a multiple of this: the largest page size of the systems that tenure runs on.
@@ -356,7 +359,7 @@ impl Sheet {
             }
         }
         let before = self.end;
-        let end = (self.tail + row as u64 + STEP).next_multiple_of(PAGE);
+        let end = (self.tail + row as u64 + STEP).next_multiple_of(GRAIN);
         // Written, not skipped: the system then has the room, and a full disk is an error here, not a signal later. What of
         // it is there when the process is killed is whole pages, hence an even number of quotes.
         let grown = file.write_all_at(&vec![b'"'; (end - before) as usize], before);
@@ -365,7 +368,7 @@ impl Sheet {
             Err(error) => {
                 let _ = file.set_len(before);
                 self.open = true;
-                self.close(file)?;
+                self.trim(file)?;
                 return Err(error);
             }
         };
@@ -378,7 +381,7 @@ impl Sheet {
                 file.set_len(before)?;
                 self.open = true;
                 self.single = true;
-                return self.close(file);
+                return self.trim(file);
             }
         }
         (self.end, self.open, self.window) = (end, true, window);
