@@ -519,6 +519,7 @@ def test_cupy_in_a_graph_capture(cupy_hook, pool):
         stream = cupy.cuda.Stream(non_blocking=True)
         source = cupy.arange(1000, dtype="f4")
         result = cupy.empty(1000, dtype="f4")
+        cupy.cuda.Device().synchronize()
         with stream:
             cupy.multiply(source + 1, 2, out=result)  # compiles what the capture needs
             stream.synchronize()

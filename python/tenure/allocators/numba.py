@@ -171,10 +171,16 @@ def _install(kind: _Kind, chosen: type[Any]) -> None:
     driver = kind.driver
     driver.set_memory_manager(chosen)
     for context in _contexts(kind):
-        if type(context.memory_manager) is not chosen:
-            successor = chosen(context=context)
-            successor.initialize()
-            context.memory_manager = successor
+        old = context.memory_manager
+        if type(old) is chosen:
+            continue
+        successor = chosen(context=context)
+        # How much host memory may wait for its end, which a manager learns when its context begins.
+        successor.deallocations.memory_capacity = old.deallocations.memory_capacity
+        with driver.driver.get_active_context() as active:
+            if active:
+                old.deallocations.clear()
+        context.memory_manager = successor
 
 
 class _Plug:

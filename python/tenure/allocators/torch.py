@@ -41,6 +41,9 @@ from ._libraries import need
 _EXCEPTIONS = "libc10.so"
 _ALLOCATOR = ["libc10_cuda.so", "libtorch_cuda.so", "libtorch_python.so"]
 
+# What the allocator is told beside malloc and free.
+_SETTERS = {"set_record_stream_fn": "record_stream", "set_reset_fn": "reset"}
+
 _lock = threading.RLock()
 _functions: dict[str, int] | None = None
 _process: Any = None
@@ -105,8 +108,9 @@ def _process_allocator() -> Any:
         if _process is None:
             torch, functions = _torch(), _prepared()
             made = torch._C._cuda_customAllocator(functions["malloc"], functions["free"])
-            made.set_record_stream_fn(functions["record_stream"])
-            made.set_reset_fn(functions["reset"])
+            for setter, function in _SETTERS.items():
+                if hasattr(made, setter):
+                    getattr(made, setter)(functions[function])
             _process = _allocator_class(torch)(made)
         return _process
 
@@ -321,6 +325,9 @@ class _Plug:
 
     def turn_on(self, mr: Any, route: str) -> tuple[str, Any, tuple[str, ...]]:
         torch = _torch()
+        if not self.route and _torch_used():
+            # Somebody has made our allocator the current one by hand.
+            self.route, self.lacks = "process", self.lacking()
         if self.route == "process":
             if route == "pool":
                 raise RuntimeError("PyTorch is on the process route, and has no way back: choose the pool in a new process")
@@ -361,7 +368,13 @@ class _Plug:
                 "PyTorch has allocated device memory already, and its allocator cannot be changed any more: call "
                 'tenure.enable("torch") before the first tensor on a GPU, or choose route="pool"'
             ) from error
+        return self.lacking()
+
+    def lacking(self) -> tuple[str, ...]:
+        """Makes the allocator that is current answer what it can, and says what it cannot."""
         lacks = list(_PROCESS_LACKS)
+        if not hasattr(_process_allocator()._allocator, "set_record_stream_fn"):
+            lacks.append("Tensor.record_stream: this PyTorch does not tell it, so keep tensors until other streams are done")
         if not _prepared()["out_of_memory"]:
             lacks.append("torch.OutOfMemoryError: this PyTorch does not show its exception, and a RuntimeError is raised")
         if not _torch_answer_cache_info(_ALLOCATOR):
