@@ -79,7 +79,7 @@ TEST(a_log_that_cannot_be_written_is_refused)
   auto const below = mr::logging_resource_adaptor{cuda};
   CHECK(mr::logging_resource_adaptor::over(below) != below);
   ::unsetenv("RMM_LOG_FILE");
-  CHECK_THROWS((void)mr::logging_resource_adaptor{}.file_name(), std::exception, "");
+  CHECK_THROWS((void)mr::logging_resource_adaptor{}.file_name(), bad_handle, "is empty");
 }
 
 TEST(scopes_belong_to_their_threads)
@@ -93,7 +93,7 @@ TEST(scopes_belong_to_their_threads)
     auto const [bytes, allocations] = own.close();
     CHECK_EQ(bytes.total, 5000);
     CHECK_EQ(allocations.value, 1);
-    CHECK_THROWS(own.close(), std::exception, "closed already");
+    CHECK_THROWS(own.close(), bad_handle, "closed already");
     CHECK_EQ(outer.run([&] { return device_buffer{7, cuda_stream_legacy, statistics}.size(); }), 7u);
   }).join();
   {
