@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn the_device_stands_before_the_extension() {
         let name = |given: &str, device| file_name(Some(Path::new(given)), device).expect("a name");
-        assert_eq!(name("/tmp/rmm.log", Some(0)), Path::new("/tmp/rmm.dev0.log"));
+        assert_eq!(name("/a/rmm.log", Some(0)), Path::new("/a/rmm.dev0.log"));
         assert_eq!(name("log, with comma.csv", Some(12)), Path::new("log, with comma.dev12.csv"));
         assert_eq!(name("a.b/plain", Some(1)), Path::new("a.b/plain.dev1"));
         assert_eq!(name("a/.hidden", Some(1)), Path::new("a/.hidden.dev1"));
