@@ -312,6 +312,7 @@ _PROCESS_LACKS = (
 _POOL_LACKS = (
     "a CUDA graph that is captured while the pool is on: its memory would be the pool's, so turn the pool off around it",
     "memory that PyTorch cached before: it stays where it is",
+    "tensors with record_stream: PyTorch may keep their memory until the pool is turned off",
 )
 
 
@@ -403,8 +404,10 @@ class _Plug:
 
     def leave(self) -> None:
         torch = _torch()
+        # Its name before PyTorch 2.8 is the second one.
+        end = getattr(torch._C, "_cuda_endAllocateToPool", None) or torch._C._cuda_endAllocateCurrentStreamToPool
         for device, pool in self.pools.items():
-            torch._C._cuda_endAllocateToPool(device, pool.id)
+            end(device, pool.id)
             torch._C._cuda_releasePool(device, pool.id)
         self.pools.clear()
 
