@@ -22,6 +22,7 @@
 
 #include <tenure/detail/table.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -32,6 +33,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tenure {
 
@@ -60,6 +62,7 @@ struct error_details {
   std::uint64_t unproven{};                     ///< Out of memory: what of it waits for the device before other streams may have it.
   std::string pending{};                        ///< Out of memory: the streams that hold most of it, for people.
   std::string tried{};                          ///< Out of memory: what was tried and what came of it, for people.
+  std::vector<std::string> notes{};             ///< Out of memory: what else there is to say, at most eight lines.
 };
 
 /** What all exceptions of the library have. Not a `std::exception` itself: each kind is one by its other base. */
@@ -74,6 +77,11 @@ class error {
   [[nodiscard]] tenure_status status() const noexcept { return details_->status; }
   /** The figures. */
   [[nodiscard]] error_details const& details() const noexcept { return *details_; }
+  /**
+   * What else there is to say where memory could not be had, a line each: who holds most, what is cached, what other streams
+   * hold back, the largest free block, what was tried, and the setting that would have helped, where the books show one.
+   */
+  [[nodiscard]] std::vector<std::string> const& notes() const noexcept { return details_->notes; }
   /** The text, which `what()` has too. */
   [[nodiscard]] std::string const& message() const noexcept { return details_->message; }
 
@@ -195,6 +203,17 @@ template <class Error>
 
 inline std::string text(char const* from) { return from != nullptr ? std::string(from) : std::string(); }
 
+inline std::vector<std::string> lines(std::string const& from)
+{
+  std::vector<std::string> found;
+  for (std::size_t at = 0; at < from.size();) {
+    auto const end = std::min(from.find('\n', at), from.size());
+    found.push_back(from.substr(at, end - at));
+    at = end + 1;
+  }
+  return found;
+}
+
 /** Throws what the last failing call on this thread said: the very exception of a C++ callback, if it was one. */
 [[noreturn]] inline void raise_last(tenure_status status)
 {
@@ -236,6 +255,7 @@ inline std::string text(char const* from) { return from != nullptr ? std::string
   details.unproven     = raw.unproven;
   details.pending      = text(raw.pending);
   details.tried        = text(raw.tried);
+  details.notes        = lines(text(raw.notes));
   raise(std::move(details));
 }
 

@@ -31,10 +31,13 @@ cdef extern from "tenure/tenure.h" nogil:
     ctypedef uint64_t tenure_stream_object
     ctypedef uint64_t tenure_scope
     ctypedef uint64_t tenure_listener
+    ctypedef uint64_t tenure_statistics_scope
     ctypedef uint64_t tenure_low_memory_hook
+    ctypedef uint64_t tenure_stream_pool
     ctypedef uint64_t tenure_shared_arena
     ctypedef uint64_t tenure_capture_scope
     ctypedef uint64_t tenure_graph
+    ctypedef uint64_t tenure_tag
 
     int TENURE_ABI_VERSION
     int TENURE_OK
@@ -57,6 +60,9 @@ cdef extern from "tenure/tenure.h" nogil:
     int TENURE_STREAM_ORDERED
     int TENURE_EXPORTABLE
     int TENURE_INTERPRETED
+    int TENURE_BY_TAG
+    int TENURE_BY_THREAD
+    int TENURE_BY_RESOURCE
 
     const tenure_resource TENURE_RESOURCE_NULL
     const tenure_resource TENURE_RESOURCE_CURRENT
@@ -103,6 +109,7 @@ cdef extern from "tenure/tenure.h" nogil:
         uint64_t unproven
         const char *pending
         const char *tried
+        const char *notes
 
     ctypedef struct tenure_async_options:
         size_t size
@@ -208,6 +215,17 @@ cdef extern from "tenure/tenure.h" nogil:
         int32_t compute_minor
         uint8_t uuid[16]
 
+    struct tenure_account:
+        size_t size
+        const char *name
+        uint64_t id
+        uint64_t live_bytes
+        uint64_t live_count
+        uint64_t peak_bytes
+        uint64_t peak_count
+        uint64_t total_bytes
+        uint64_t total_count
+
     struct tenure_buffer_view:
         size_t size
         void *ptr
@@ -225,6 +243,8 @@ cdef extern from "tenure/tenure.h" nogil:
         void *context, int32_t device, tenure_resource resource, uint64_t version) noexcept nogil
     ctypedef tenure_status (*tenure_low_memory_fn)(
         void *context, int32_t device, uint64_t bytes, uint64_t *released) noexcept nogil
+    ctypedef size_t (*tenure_stack_fn)(void *context, char *text, size_t room) noexcept nogil
+    ctypedef int32_t (*tenure_account_fn)(void *context, const tenure_account *account) noexcept nogil
     ctypedef int32_t (*tenure_progress_fn)(void *context, uint64_t done, uint64_t total) noexcept nogil
 
     ctypedef struct tenure_api:
@@ -370,6 +390,30 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*buffer_create_many)(
             size_t count, const size_t *bytes, size_t alignment, tenure_stream stream, tenure_resource resource, tenure_buffer *out) noexcept nogil
         tenure_status (*note_sync)(tenure_stream stream) noexcept nogil
+        tenure_status (*stream_pool_create)(
+            int32_t device, size_t streams, uint32_t non_blocking, tenure_stream_pool *out) noexcept nogil
+        tenure_status (*stream_pool_size)(tenure_stream_pool pool, size_t *out) noexcept nogil
+        tenure_status (*stream_pool_next)(tenure_stream_pool pool, tenure_stream *out) noexcept nogil
+        tenure_status (*stream_pool_at)(tenure_stream_pool pool, size_t number, tenure_stream *out) noexcept nogil
+        tenure_status (*stream_pool_release)(tenure_stream_pool pool) noexcept nogil
+        tenure_status (*prefetch)(const void *ptr, size_t bytes, int32_t device, tenure_stream stream) noexcept nogil
+        tenure_status (*logging_create)(
+            tenure_resource upstream, const char *name, uint32_t per_device, tenure_resource *out) noexcept nogil
+        tenure_status (*logging_flush)(tenure_resource resource) noexcept nogil
+        tenure_status (*logging_file_name)(tenure_resource resource, tenure_text *out) noexcept nogil
+        tenure_status (*statistics_scope_open)(tenure_resource resource, tenure_statistics_scope *out) noexcept nogil
+        tenure_status (*statistics_scope_get)(tenure_statistics_scope scope, tenure_statistics *out) noexcept nogil
+        tenure_status (*statistics_scope_close)(tenure_statistics_scope scope, tenure_statistics *out) noexcept nogil
+        tenure_status (*statistics_scope_enter)(
+            tenure_statistics_scope scope, tenure_statistics_scope *previous) noexcept nogil
+        tenure_status (*tag_push)(const char *name, tenure_tag *out) noexcept nogil
+        tenure_status (*tag_pop)(tenure_tag tag) noexcept nogil
+        tenure_status (*observe)(uint32_t on) noexcept nogil
+        tenure_status (*usage)(uint32_t by, tenure_account_fn visitor, void *context) noexcept nogil
+        tenure_status (*memory_snapshot)(tenure_text *out) noexcept nogil
+        tenure_status (*history_record)(uint32_t on, uint32_t stacks, size_t max_entries) noexcept nogil
+        tenure_status (*stack_set_source)(tenure_stack_fn hook, tenure_owner owner) noexcept nogil
+        tenure_status (*error_explain)() noexcept nogil
 
 
 cdef extern from "tenure/python.h":

@@ -7,7 +7,8 @@
 >>> del buffer  # freed into the pool in stream order, then the pool is closed
 
 The modules: ``tenure`` (buffers, streams, exceptions, devices), ``tenure.mr`` (memory resources and the table of current
-ones), ``tenure.sim`` (the simulated device). Importing makes no driver call.
+ones), ``tenure.statistics`` (what threads and tasks allocate), ``tenure.sim`` (the simulated device). Importing makes no
+driver call.
 """
 
 from __future__ import annotations
@@ -34,17 +35,32 @@ def _import_extension():
 
 _import_extension()
 
-from . import mr, sim  # noqa: E402
+from . import logger, mr, sim  # noqa: E402
+from . import mr, sim, statistics  # noqa: E402
+from ._logs import disable_logging, enable_logging, get_log_filenames  # noqa: E402
 from ._errors import CudaError, OutOfMemoryError, OwnershipError  # noqa: E402
+from ._flags import CudaStreamFlags  # noqa: E402
+from ._initialize import (  # noqa: E402
+    is_initialized,
+    register_reinitialize_hook,
+    reinitialize,
+    unregister_reinitialize_hook,
+)
+from ._logs import disable_logging, enable_logging, get_log_filenames  # noqa: E402
+from ._observe import Usage, memory_snapshot, record_history, usage  # noqa: E402
 from ._tenure import (  # noqa: E402
     DEFAULT_STREAM,
     LEGACY_DEFAULT_STREAM,
     PER_THREAD_DEFAULT_STREAM,
+    CudaStreamPool,
     DeviceBuffer,
     LowMemoryHook,
     SharedArena,
     Stream,
     capture_scope,
+    copy_device_to_ptr,
+    copy_host_to_ptr,
+    copy_ptr_to_host,
     device_count,
     device_info,
     from_cuda_array_interface,
@@ -52,9 +68,13 @@ from ._tenure import (  # noqa: E402
     get_current_device,
     library_version,
     low_memory,
+    observe,
     on_low_memory,
+    parse_bytes,
     set_current_device,
     synchronize,
+    to_device,
+    tag,
 )
 
 __version__ = library_version()
@@ -88,27 +108,49 @@ __all__ = [
     "LEGACY_DEFAULT_STREAM",
     "PER_THREAD_DEFAULT_STREAM",
     "CudaError",
+    "CudaStreamFlags",
+    "CudaStreamPool",
     "DeviceBuffer",
     "LowMemoryHook",
     "OutOfMemoryError",
     "OwnershipError",
     "SharedArena",
     "Stream",
+    "Usage",
     "__version__",
     "capture_scope",
+    "copy_device_to_ptr",
+    "copy_host_to_ptr",
+    "copy_ptr_to_host",
     "describe",
     "device_count",
     "device_info",
     "disable",
+    "disable_logging",
     "enable",
+    "enable_logging",
     "from_cuda_array_interface",
     "from_dlpack",
     "get_current_device",
+    "get_log_filenames",
+    "is_initialized",
     "library_version",
+    "logger",
     "low_memory",
+    "memory_snapshot",
     "mr",
+    "observe",
     "on_low_memory",
+    "parse_bytes",
+    "record_history",
+    "register_reinitialize_hook",
+    "reinitialize",
     "set_current_device",
     "sim",
+    "statistics",
     "synchronize",
+    "tag",
+    "to_device",
+    "unregister_reinitialize_hook",
+    "usage",
 ]

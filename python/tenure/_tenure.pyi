@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, final
 
-from typing_extensions import CapsuleType
+from typing_extensions import Buffer, CapsuleType
 
 from . import (
     DEFAULT_STREAM as DEFAULT_STREAM,
@@ -12,6 +12,9 @@ from . import (
 )
 from . import (
     PER_THREAD_DEFAULT_STREAM as PER_THREAD_DEFAULT_STREAM,
+)
+from . import (
+    CudaStreamPool as CudaStreamPool,
 )
 from . import (
     DeviceBuffer as DeviceBuffer,
@@ -28,6 +31,15 @@ from . import (
 from . import _AnyStream, _Size
 from . import (
     capture_scope as capture_scope,
+)
+from . import (
+    copy_device_to_ptr as copy_device_to_ptr,
+)
+from . import (
+    copy_host_to_ptr as copy_host_to_ptr,
+)
+from . import (
+    copy_ptr_to_host as copy_ptr_to_host,
 )
 from . import (
     device_count as device_count,
@@ -51,13 +63,23 @@ from . import (
     low_memory as low_memory,
 )
 from . import (
+    observe as observe,
+)
+from . import (
     on_low_memory as on_low_memory,
+)
+from . import (
+    parse_bytes as parse_bytes,
 )
 from . import (
     set_current_device as set_current_device,
 )
 from . import (
     synchronize as synchronize,
+)
+from . import (
+    to_device as to_device,
+    tag as tag,
 )
 from .mr import (
     ArenaMemoryResource as ArenaMemoryResource,
@@ -85,6 +107,9 @@ from .mr import (
 )
 from .mr import (
     LimitingResourceAdaptor as LimitingResourceAdaptor,
+)
+from .mr import (
+    LoggingResourceAdaptor as LoggingResourceAdaptor,
 )
 from .mr import (
     ManagedMemoryResource as ManagedMemoryResource,
@@ -144,7 +169,7 @@ from .sim import (
 _C_API: CapsuleType
 
 def sim_active() -> bool: ...
-def sim_busy(stream: _AnyStream, ms: int) -> None: ...
+def sim_busy(stream: _AnyStream, ms: float) -> None: ...
 def sim_capture_begin(stream: _AnyStream, mode: Literal["global", "thread_local", "relaxed"] = "global") -> None: ...
 def sim_capture_end(stream: _AnyStream) -> _Graph: ...
 def sim_configure(devices: int | None = None, memory: _Size | None = None) -> None: ...
@@ -155,7 +180,7 @@ def sim_violations() -> int: ...
 def driver_calls(call: str | None = None) -> int: ...
 def device_used(device: int = 0) -> int: ...
 def describe() -> str: ...
-def _rebuild(cls: type[DeviceBuffer], bytes: bytes) -> DeviceBuffer: ...
+def _rebuild(cls: type[DeviceBuffer], bytes: Buffer) -> DeviceBuffer: ...
 def _wrap_buffer(handle: int) -> DeviceBuffer: ...
 def _borrow_buffer(buffer: DeviceBuffer) -> int: ...
 def _take_buffer(buffer: DeviceBuffer) -> int: ...
@@ -166,6 +191,9 @@ def _wrap_stream(raw: int, object: int) -> Stream: ...
 def _borrow_stream(stream: Stream) -> tuple[int, int]: ...
 def _raise_for_status(status: int) -> None: ...
 def _references(mr: DeviceMemoryResource) -> tuple[int, int] | None: ...
+def _record_history(enabled: bool, stacks: bool, max_entries: int) -> None: ...
+def _memory_snapshot() -> str: ...
+def _usage(by: int) -> list[tuple[str, int, int, int, int, int, int, int]]: ...
 def tenure_cupy_allocator(size: int) -> Any: ...
 def _cupy_mr(memory: Any) -> DeviceMemoryResource | None: ...
 def _cupy_record_stream(memory: Any, stream: _AnyStream) -> None: ...

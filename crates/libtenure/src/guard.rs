@@ -24,6 +24,7 @@ struct Last {
     resource: CString,
     pending: CString,
     tried: CString,
+    notes: CString,
 }
 
 thread_local! {
@@ -135,6 +136,16 @@ pub(crate) fn with_last<R>(f: impl FnOnce(&Error) -> R) -> Option<R> {
     Some(result)
 }
 
+/// Works out what else there is to say about the last error, if that is out of memory. The error stays the last one.
+pub(crate) fn explain() {
+    // Taken out meanwhile: explaining calls the driver, and may call a user's resource, which may fail in its own way.
+    let Some(mut error) = take() else { return };
+    if let Error::OutOfMemory(oom) = error.inner_mut() {
+        tenure_core::observe::notes::explain(oom);
+    }
+    drop(keep(error, false));
+}
+
 /// An error that a callback told of by `tenure_error_set`.
 pub(crate) fn set_by_callback(status: tenure_status, message: String, payload: Option<Payload>) -> Result<()> {
     let error = match status {
@@ -176,7 +187,7 @@ pub(crate) fn describe(out: &mut tenure_error) {
     let size = out.size;
     let filled = LAST.try_with(|last| {
         let Ok(mut last) = last.try_borrow_mut() else { return };
-        let Last { error, told, message, name, call, resource, pending, tried } = &mut *last;
+        let Last { error, told, message, name, call, resource, pending, tried, notes } = &mut *last;
         let fresh = !std::mem::replace(told, true);
         let tell = |text: &mut CString, new: &dyn Fn() -> String| {
             if fresh {
@@ -204,6 +215,8 @@ pub(crate) fn describe(out: &mut tenure_error) {
                     detail.unproven = oom.unproven;
                     detail.pending = pending.as_ptr();
                     detail.tried = tried.as_ptr();
+                    tell(notes, &|| oom.notes.join("\n"));
+                    detail.notes = notes.as_ptr();
                 }
                 Error::Misuse(misuse) => {
                     detail.ptr = misuse.ptr;
@@ -269,6 +282,7 @@ fn empty(size: usize) -> tenure_error {
         unproven: 0,
         pending: NOTHING,
         tried: NOTHING,
+        notes: NOTHING,
     }
 }
 

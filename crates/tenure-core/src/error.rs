@@ -35,6 +35,12 @@ pub struct OutOfMemory {
     pub pending: Vec<Pending>,
     /// What was tried before giving up, in order.
     pub tried: Vec<Tried>,
+    /// The id of the resource that was asked; 0 where the error did not come to a public entry.
+    pub asked: u64,
+    /// The driver's value of the stream that it was asked on; `None` where there was none.
+    pub stream: Option<u64>,
+    /// What else there is to say, a line each (`observe::notes`); empty until the request has failed for good.
+    pub notes: Vec<String>,
 }
 
 /// Free memory that one stream may have at once and others only after its work.

@@ -29,6 +29,7 @@ pub mod stream;
 pub mod sync;
 pub mod sys;
 pub mod table;
+pub mod watch;
 
 pub use device::{Capabilities, Current, Device, Properties, current_device, with_context};
 pub use driver::{CaptureInfo, Driver, HostFlags, MemoryInfo, PointerInfo};

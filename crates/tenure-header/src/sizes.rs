@@ -26,6 +26,8 @@ sizes!(
     tenure_buffer_view,
     tenure_detached,
     tenure_device_info,
+    tenure_tracked,
+    tenure_account,
 );
 
 /// Fails when `types.rs` has a structure that [`SIZES`] does not list.

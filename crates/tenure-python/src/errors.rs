@@ -51,7 +51,7 @@ pub(crate) fn try_call(
     }
 }
 
-fn text(data: *const c_char) -> String {
+pub(crate) fn text(data: *const c_char) -> String {
     if data.is_null() {
         return String::new();
     }
@@ -69,6 +69,11 @@ fn blank() -> tenure_error {
 /// The exception for the last failing call on this thread, which answered `status`.
 #[cold]
 pub(crate) fn error(py: Python<'_>, status: tenure_status) -> PyErr {
+    if status == TENURE_ERROR_OUT_OF_MEMORY {
+        // What a `_try_` call failed with is explained now: it may wait.
+        // SAFETY: takes no argument.
+        gil::detach(py, || unsafe { (api().error_explain)() });
+    }
     let mut detail = blank();
     // SAFETY: `detail` is valid and its size is set.
     // A detail of another status belongs to another call.
@@ -85,20 +90,28 @@ pub(crate) fn error(py: Python<'_>, status: tenure_status) -> PyErr {
         message = format!("tenure failed with status {status} and no text; please report it");
     }
     match status {
-        TENURE_ERROR_OUT_OF_MEMORY => build(py, &OUT_OF_MEMORY, "OutOfMemoryError", message, |fields| {
-            fields.set_item("requested", detail.requested)?;
-            fields.set_item("live", detail.live)?;
-            fields.set_item("reserved", detail.reserved)?;
-            fields.set_item("limit", detail.limit)?;
-            fields.set_item("largest_free", detail.largest_free)?;
-            fields.set_item("driver_free", detail.driver_free)?;
-            fields.set_item("driver_total", detail.driver_total)?;
-            fields.set_item("resource", text(detail.resource))?;
-            fields.set_item("cached", detail.cached)?;
-            fields.set_item("unproven", detail.unproven)?;
-            fields.set_item("pending", text(detail.pending))?;
-            fields.set_item("tried", text(detail.tried))
-        }),
+        TENURE_ERROR_OUT_OF_MEMORY => {
+            let notes = text(detail.notes);
+            let raised = build(py, &OUT_OF_MEMORY, "OutOfMemoryError", message, |fields| {
+                fields.set_item("requested", detail.requested)?;
+                fields.set_item("live", detail.live)?;
+                fields.set_item("reserved", detail.reserved)?;
+                fields.set_item("limit", detail.limit)?;
+                fields.set_item("largest_free", detail.largest_free)?;
+                fields.set_item("driver_free", detail.driver_free)?;
+                fields.set_item("driver_total", detail.driver_total)?;
+                fields.set_item("resource", text(detail.resource))?;
+                fields.set_item("cached", detail.cached)?;
+                fields.set_item("unproven", detail.unproven)?;
+                fields.set_item("pending", text(detail.pending))?;
+                fields.set_item("tried", text(detail.tried))
+            });
+            for note in notes.lines() {
+                // An exception is worth more than its notes.
+                let _ = raised.value(py).call_method1("add_note", (note,));
+            }
+            raised
+        }
         TENURE_ERROR_OWNERSHIP => build(py, &OWNERSHIP, "OwnershipError", message, |fields| {
             fields.set_item("kind", misuse_name(detail.misuse_kind))?;
             fields.set_item("ptr", detail.ptr)?;

@@ -70,6 +70,9 @@ pub struct OutOfMemory {
     pub pending: String,
     /// What was tried, in order, and what came of it, for people.
     pub tried: String,
+    /// What else there is to say, at most eight lines: who holds most, what is cached, what other streams hold back, the
+    /// largest free block, what was tried, and the setting that would have helped, where the books show one.
+    pub notes: Vec<String>,
 }
 
 /// What was wrong about a pointer.
@@ -169,6 +172,14 @@ impl Error {
         matches!(self, Self::OutOfMemory(_))
     }
 
+    /// What else there is to say about [`Error::OutOfMemory`], a line each; empty for every other error.
+    pub fn notes(&self) -> &[String] {
+        match self {
+            Self::OutOfMemory(e) => &e.notes,
+            _ => &[],
+        }
+    }
+
     /// The status of the C ABI that says the same. A [`LoadError`] has none of its own and counts as "no device".
     pub fn status(&self) -> tenure_status {
         match self {
@@ -239,6 +250,7 @@ impl Error {
                 unproven: d.unproven,
                 pending: text(d.pending),
                 tried: text(d.tried),
+                notes: text(d.notes).lines().map(str::to_owned).collect(),
             })),
             (TENURE_ERROR_OUT_OF_MEMORY, None) => {
                 Self::OutOfMemory(Box::new(OutOfMemory { message, ..Default::default() }))

@@ -74,7 +74,7 @@ unsafe extern "C" fn step(context: *mut c_void, done: u64, total: u64) -> i32 {
 }
 
 /// Receives text, copies it and gives it back.
-fn take_text(api: &tenure_api, ask: impl FnOnce(*mut tenure_text) -> tenure_status) -> Result<String> {
+pub(crate) fn take_text(api: &tenure_api, ask: impl FnOnce(*mut tenure_text) -> tenure_status) -> Result<String> {
     let mut out = tenure_text { data: std::ptr::null(), size: 0 };
     check(api, ask(&mut out))?;
     let copy = text(out.data);

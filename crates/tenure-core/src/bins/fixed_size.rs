@@ -22,7 +22,7 @@ use super::sizes::Sizes;
 use crate::error::{Error, Misuse, MisuseKind, Result, human};
 use crate::pool::place::{SMALL, rounded_bytes, zone_of};
 use crate::pool::{Pool, PoolOptions, Prefer};
-use crate::resource::{Block, DEFAULT_ALIGNMENT, Info, MAX_BYTES, MemoryResource, Properties, Request, Resource};
+use crate::resource::{Block, DEFAULT_ALIGNMENT, Info, Live, MAX_BYTES, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
 
 /// No shortest run of the pool is longer, in bytes.
@@ -283,6 +283,17 @@ impl MemoryResource for FixedSize {
         let block = self.pool.find(ptr)?;
         let bytes = self.sizes.of(block.ptr).map_or(block.bytes, |bytes| bytes as usize);
         Some(Block { bytes, ..block })
+    }
+
+    fn each_block(&self, see: &mut dyn FnMut(Live)) {
+        self.pool.each_block(&mut |live| {
+            let bytes = self.sizes.of(live.block.ptr).map_or(live.block.bytes, |bytes| bytes as usize);
+            see(Live { block: Block { bytes, ..live.block }, ..live });
+        });
+    }
+
+    fn held_ranges(&self) -> Vec<(u64, u64)> {
+        self.pool.held_ranges()
     }
 
     /// In whole blocks: what is live is what other requests cannot have.

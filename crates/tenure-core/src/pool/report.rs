@@ -136,6 +136,7 @@ impl Pool {
             unproven: info.unproven_bytes,
             pending,
             tried,
+            ..OutOfMemory::default()
         }))
     }
 }

@@ -12,6 +12,7 @@ mod page;
 pub mod series;
 
 pub use page::page;
+pub(crate) use page::{STYLE, escaped};
 
 /// The outcome of a replay. Sizes are in bytes.
 #[derive(Clone, Debug, Default)]

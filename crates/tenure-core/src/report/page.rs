@@ -13,7 +13,7 @@ use super::map::MIXED;
 use super::series::Point;
 use crate::error::human;
 
-const STYLE: &str = include_str!("page.css");
+pub(crate) const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
 /// Streams that have a colour of their own.
@@ -52,7 +52,8 @@ pub fn page(reports: &[Report]) -> String {
     out
 }
 
-fn escaped(text: &str) -> String {
+/// Text as a page may hold it.
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -55,6 +55,11 @@ impl<'a> Batch<'a> {
         self.bytes.is_empty()
     }
 
+    /// The sizes, by place.
+    pub fn sizes(&self) -> &'a [usize] {
+        self.bytes
+    }
+
     /// Bytes of all blocks together.
     pub fn total(&self) -> u64 {
         self.bytes.iter().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes as u64))

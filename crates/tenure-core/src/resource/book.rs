@@ -22,7 +22,8 @@ use std::collections::BTreeMap;
 use crossbeam_utils::CachePadded;
 
 use crate::error::{Misuse, MisuseKind};
-use crate::resource::{Block, Info, Request};
+use crate::resource::{Block, Info, Live, Request};
+use crate::stream::StreamRef;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,12 +46,20 @@ pub struct Booked {
     pub home: i32,
     /// What its maker calls it: the address, or one in front of it where room was needed to align.
     pub base: u64,
+    /// The driver's value of the stream that it was asked for on; `None` where there was none.
+    pub stream: Option<u64>,
 }
 
 impl Booked {
     /// An entry for `request`, lying on `device`, made for a stream of device `home`, called `base` by its maker.
     pub fn new(request: &Request, device: i32, home: i32, base: u64) -> Self {
-        Self { bytes: request.bytes, align: request.align, owner: request.owner, device, home, base }
+        Self { bytes: request.bytes, align: request.align, owner: request.owner, device, home, base, stream: None }
+    }
+
+    /// The same, asked for on `stream`.
+    #[must_use]
+    pub fn on(self, stream: StreamRef<'_>) -> Self {
+        Self { stream: Some(stream.raw.addr() as u64), ..self }
     }
 
     fn as_block(&self, ptr: u64) -> Block {
@@ -263,6 +272,19 @@ impl Book {
             .filter_map(|shard| shard.lock().around(ptr))
             .min_by_key(|(_, booked)| booked.bytes)
             .map(|(start, booked)| booked.as_block(start))
+    }
+
+    /// Calls `see` with each live block, without a lock held.
+    pub fn each_block(&self, see: &mut dyn FnMut(Live)) {
+        let mut seen = Vec::new();
+        for shard in &self.shards {
+            seen.extend(shard.lock().live.iter().map(|(ptr, booked)| Live {
+                block: booked.as_block(*ptr),
+                held: booked.bytes as u64,
+                stream: booked.stream,
+            }));
+            seen.drain(..).for_each(&mut *see);
+        }
     }
 
     /// Bytes of the live blocks.

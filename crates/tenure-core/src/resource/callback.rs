@@ -30,7 +30,7 @@ use tenure_driver::Current;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::resource::book::{Book, Booked};
-use crate::resource::{Block, Info, MemoryResource, Properties, Request};
+use crate::resource::{Block, Info, Live, MemoryResource, Properties, Request};
 use crate::stream::StreamRef;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -330,6 +330,10 @@ impl MemoryResource for CallbackResource {
 
     fn find(&self, ptr: u64) -> Option<Block> {
         self.book.find(ptr)
+    }
+
+    fn each_block(&self, see: &mut dyn FnMut(Live)) {
+        self.book.each_block(see);
     }
 
     /// What is live is the book's word; what is cached and reserved is the user's, where it says so.

@@ -11,6 +11,7 @@ use std::ops::Deref;
 use super::registry::{self, Slot};
 use super::{Batch, Block, DEFAULT_ALIGNMENT, MAX_BYTES, MemoryResource, Request};
 use crate::error::{Error, OneOf, Result};
+use crate::observe;
 use crate::stream::StreamRef;
 use crate::tools;
 
@@ -40,11 +41,13 @@ impl Named {
     }
 
     /// A number that no other resource of the process ever has.
+    #[inline]
     pub fn id(&self) -> u64 {
         self.slot.id()
     }
 
     /// What it does, uncounted: for layers that call their upstream.
+    #[inline]
     pub fn body(&self) -> &dyn MemoryResource {
         self.slot.body()
     }
@@ -61,6 +64,7 @@ impl Named {
     }
 
     /// One more cheap reference.
+    #[inline]
     pub fn light(&self) -> Light {
         self.slot.take_light();
         Light { named: *self }
@@ -92,16 +96,18 @@ impl Named {
     }
 
     fn allocate_whole(&self, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<u64> {
-        self.counted(bytes, align, |body, request| body.allocate(request, stream))
+        self.counted(bytes, align, |body, request| {
+            observe::allocate(self, request, Some(stream), || body.allocate(request, stream))
+        })
     }
 
     /// The request in its plainest form, or `None` where something about it must be looked at.
     #[inline]
-    fn plain(&self, bytes: usize, align: usize) -> Option<Request> {
+    pub(crate) fn plain(&self, bytes: usize, align: usize) -> Option<Request> {
         let plain = align == DEFAULT_ALIGNMENT
             && bytes.wrapping_sub(1) < MAX_BYTES
             && !tenure_driver::process::unusable()
-            && !tools::attached();
+            && !tools::watched();
         plain.then(|| Request { bytes, align, owner: self.id(), flags: 0 })
     }
 
@@ -149,7 +155,9 @@ impl Named {
             return answer.map_err(|e| *e);
         }
         tools::may_not_wait()?;
-        self.counted(bytes, align, |body, request| body.try_allocate(request, stream))
+        self.counted(bytes, align, |body, request| {
+            observe::try_allocate(self, request, Some(stream), || body.try_allocate(request, stream))
+        })
     }
 
     /// Allocates memory that is usable on any stream at return.
@@ -157,7 +165,9 @@ impl Named {
     /// # Errors
     /// As [`allocate`](Self::allocate).
     pub fn allocate_sync(&self, bytes: usize, align: usize) -> Result<u64> {
-        self.counted(bytes, align, |body, request| body.allocate_sync(request))
+        self.counted(bytes, align, |body, request| {
+            observe::allocate(self, request, None, || body.allocate_sync(request))
+        })
     }
 
     #[inline]
@@ -192,7 +202,9 @@ impl Named {
     }
 
     fn deallocate_whole(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> Result<()> {
-        self.uncounted(ptr, bytes, align, |body, request| body.deallocate(ptr, request, stream))
+        self.uncounted(ptr, bytes, align, |body, request| {
+            observe::deallocate(self.id(), ptr, bytes, Some(stream), || body.deallocate(ptr, request, stream))
+        })
     }
 
     /// [`deallocate`](Self::deallocate) that neither waits nor calls the driver or user code.
@@ -204,7 +216,9 @@ impl Named {
             return Ok(());
         }
         tools::may_not_wait()?;
-        self.uncounted(ptr, bytes, align, |body, request| body.try_deallocate(ptr, request, stream))
+        self.uncounted(ptr, bytes, align, |body, request| {
+            observe::deallocate(self.id(), ptr, bytes, Some(stream), || body.try_deallocate(ptr, request, stream))
+        })
     }
 
     /// Frees memory that nothing uses any more.
@@ -212,7 +226,9 @@ impl Named {
     /// # Errors
     /// As [`deallocate`](Self::deallocate).
     pub fn deallocate_sync(&self, ptr: u64, bytes: usize, align: usize) -> Result<()> {
-        self.uncounted(ptr, bytes, align, |body, request| body.deallocate_sync(ptr, request))
+        self.uncounted(ptr, bytes, align, |body, request| {
+            observe::deallocate(self.id(), ptr, bytes, None, || body.deallocate_sync(ptr, request))
+        })
     }
 
     #[inline]
@@ -276,7 +292,7 @@ impl Named {
             return Ok(());
         }
         let _range = tools::range(tools::Name::Allocate, total);
-        self.body().allocate_many(&batch, stream, out)
+        observe::allocate_many(self, &batch, stream, out, |out| self.body().allocate_many(&batch, stream, out))
     }
 
     /// Frees in the order of `stream` what [`allocate`](Self::allocate) or [`allocate_many`](Self::allocate_many) gave. Each
@@ -293,7 +309,8 @@ impl Named {
         same_length(ptrs.len(), sizes)?;
         let batch = Batch::given(sizes, align, self.id())?;
         let _range = tools::range(tools::Name::Deallocate, batch.total());
-        let freed = self.body().deallocate_many(ptrs, &batch, stream);
+        let free = || self.body().deallocate_many(ptrs, &batch, stream);
+        let freed = observe::deallocate_many(self, ptrs, &batch, stream, free);
         let result = match freed.wrong {
             None => Ok(()),
             Some((at, error)) => {
@@ -303,6 +320,16 @@ impl Named {
         // Last of all: these may have been what kept the resource alive.
         self.slot.drop_lights(freed.count);
         result
+    }
+
+    /// Gives back what is cached, down to `keep_bytes`; says how many bytes went.
+    ///
+    /// # Errors
+    /// Device faults; what was given back before stays given back.
+    pub fn trim(&self, keep_bytes: usize) -> Result<usize> {
+        let released = self.body().trim(keep_bytes)?;
+        observe::trim_event(self.id(), released);
+        Ok(released)
     }
 
     /// True when a live allocation that was asked of this very resource contains `ptr`.
@@ -363,7 +390,9 @@ impl Resource {
     /// [`Error::Invalid`] when an absurd number of resources is alive.
     pub fn new(body: impl MemoryResource) -> Result<Self> {
         tools::look();
-        registry::insert(Box::new(body)).map(Self::from_anchor)
+        let resource = registry::insert(Box::new(body)).map(Self::from_anchor)?;
+        observe::resource_event(resource.id(), resource.body().kind(), true);
+        Ok(resource)
     }
 
     pub(crate) fn from_anchor(slot: &'static Slot) -> Self {

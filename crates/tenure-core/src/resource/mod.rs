@@ -95,6 +95,17 @@ pub struct Block {
     pub device: i32,
 }
 
+/// One live block, as the resource that booked it shows it in a walk over all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Live {
+    /// The block.
+    pub block: Block,
+    /// Bytes that it takes where it lies: its size and what rounding and alignment add.
+    pub held: u64,
+    /// The driver's value of the stream that it was asked for on; `None` where that is not booked.
+    pub stream: Option<u64>,
+}
+
 /// The figures of a resource, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info {
@@ -218,6 +229,18 @@ pub trait MemoryResource: Send + Sync + 'static {
     /// The live block of this resource that contains `ptr`; the smallest, where blocks of an upstream contain others.
     fn find(&self, ptr: u64) -> Option<Block>;
 
+    /// Calls `see` with each live block that this very layer booked, without a lock held: not with those of its upstream,
+    /// which shows them itself. What comes and goes meanwhile may be seen or not; what lives throughout is seen once.
+    ///
+    /// Cost: O(blocks), in pieces, so that nobody waits for long.
+    fn each_block(&self, _see: &mut dyn FnMut(Live)) {}
+
+    /// The ranges of addresses (start, bytes) out of which this very layer serves requests, by address. Empty where each
+    /// block is taken from the device or the upstream by itself.
+    fn held_ranges(&self) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
+
     /// The capture in which the live block around `ptr` was made, for memory of a graph; `None` for every other.
     fn capture_of(&self, ptr: u64) -> Option<u64> {
         self.upstream()?.body().capture_of(ptr)
@@ -250,6 +273,15 @@ pub trait MemoryResource: Send + Sync + 'static {
     /// # Errors
     /// What the driver says.
     fn stream_synchronized(&self, _stream: StreamRef<'_>, _thoroughly: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// `waiter` waits for the work of `other`, as somebody says who carries both: what was freed on `other` may be used in the
+    /// order of `waiter` now. `thoroughly`: as in [`stream_synchronized`](Self::stream_synchronized).
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn stream_waits(&self, _waiter: StreamRef<'_>, _other: StreamRef<'_>, _thoroughly: bool) -> Result<()> {
         Ok(())
     }
 

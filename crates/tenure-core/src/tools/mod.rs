@@ -3,7 +3,7 @@
 //! ```text
 //!   Resource::new                   look()                        is a tool attached? once
 //!   Named, Buffer: allocate, free   range(name, bytes)            one range per call from outside
-//!   Named: what is at hand          attached()                    not while a tool is attached: it would hear nothing
+//!   Named: what is at hand          watched()                     not while anybody looks on, who would hear nothing
 //!   Named, Buffer: the try_ calls   may_not_wait()                refuse while a tool is attached: it would be called
 //!   Pool: pages taken, given back   heaps::taken, heaps::leaving  ->  a heap per piece
 //!   Pool: blocks                    heaps::served, heaps::freed   ->  a region per block (and per piece that it lies in)
@@ -22,13 +22,20 @@ pub use tenure_driver::nvtx::{Name, Range, attached, look, range};
 
 use crate::error::{Error, Result};
 
-/// For calls that promise to wait for nobody and to call nobody: a tool is somebody.
+/// Whether a tool is attached or the engine books what it hands out (`observe`): then nothing goes the shortest way. One
+/// relaxed load for both.
+#[inline]
+pub fn watched() -> bool {
+    tenure_driver::watch::anybody()
+}
+
+/// For calls that promise to wait for nobody and to call nobody: a tool is somebody, and so is who tells of stacks.
 ///
 /// # Errors
-/// [`Error::WouldBlock`] while a tool is attached.
+/// [`Error::WouldBlock`] while a tool is attached, or stacks are wanted.
 #[inline]
 pub fn may_not_wait() -> Result<()> {
-    if nvtx::attached() { Err(Error::WouldBlock) } else { Ok(()) }
+    if watched() && (nvtx::attached() || crate::observe::asks_for_stacks()) { Err(Error::WouldBlock) } else { Ok(()) }
 }
 
 /// Whether a tool checks memory, so that a pool takes plain pieces of memory. A heap is, by the checker's manual, an

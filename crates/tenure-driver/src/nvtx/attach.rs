@@ -150,7 +150,11 @@ pub fn attached() -> bool {
 
 /// Looks whether a tool is attached, if nobody has yet. May load the tool and call it.
 pub fn look() -> bool {
-    STATE.get(attach) >= ATTACHED
+    let found = STATE.get(attach) >= ATTACHED;
+    if found {
+        crate::watch::begin(crate::watch::TOOL);
+    }
+    found
 }
 
 /// The function that the tool has put into a slot; null where it has none.
@@ -179,6 +183,7 @@ pub(super) fn extension() -> Option<abi::InitializeExtension> {
 /// A tool took an extension: it is attached, also where it wants no ranges.
 pub(super) fn taken() {
     let _ = STATE.state.compare_exchange(QUIET, ATTACHED, Ordering::AcqRel, Ordering::Relaxed);
+    crate::watch::begin(crate::watch::TOOL);
 }
 
 fn attach() -> u8 {

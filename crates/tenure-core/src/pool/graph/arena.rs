@@ -20,7 +20,7 @@ use super::scope::Name;
 use crate::error::Result;
 use crate::pool::order::{Key, PENDING};
 use crate::pool::pages::{Plan, VirtualRange};
-use crate::pool::place::{Entry, Fault, LARGE, PROVEN, Place, SMALL, UNIT, UNPROVEN, zone_of};
+use crate::pool::place::{Entry, Fault, LARGE, LivePiece, PROVEN, Place, SMALL, UNIT, UNPROVEN, zone_of};
 use crate::pool::{FEED, PAGE};
 use crate::resource::Request;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -141,6 +141,16 @@ impl Arena {
     /// The mapped ranges, as addresses and bytes.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.segments.iter().flat_map(|s| s.place.mapped().map(|(offset, bytes)| (s.pages.base() + offset, bytes)))
+    }
+
+    /// Calls `see` with the address of each live piece, the piece, and the stream that it was asked for on.
+    pub(super) fn each_live(&self, see: &mut dyn FnMut(u64, LivePiece, Option<RawStream>)) {
+        for segment in &self.segments {
+            segment.place.each_live(0..segment.place.granules(), &mut |piece| {
+                let guest = piece.stamp.checked_sub(FIRST).and_then(|at| (*self.guests.get(at as usize)?).as_ref());
+                see(segment.pages.base() + piece.offset, piece, guest.map(|guest| guest.raw));
+            });
+        }
     }
 
     pub(super) fn check(&self) -> Result<(), String> {

@@ -55,7 +55,7 @@ use super::turn::Turn;
 use super::{PAGE, Pool, Which};
 use crate::error::{Error, Result};
 use crate::resource::leaf::Cuda;
-use crate::resource::{Block, Request, Resource};
+use crate::resource::{Block, Live, Request, Resource};
 use crate::stream::StreamRef;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
@@ -528,6 +528,21 @@ impl Pool {
     /// The mapped ranges of all arenas, as addresses and bytes.
     pub(super) fn graph_ranges(&self) -> Vec<(u64, u64)> {
         self.graphs.table.lock().arenas.values().flat_map(|a| a.ranges().collect::<Vec<_>>()).collect()
+    }
+
+    /// Live blocks of the arenas, for a walk over all of the pool's.
+    pub(super) fn graph_blocks(&self) -> Vec<Live> {
+        let mut found = Vec::new();
+        if self.graphs.count.load(Ordering::Relaxed) == 0 {
+            return found;
+        }
+        for arena in self.graphs.table.lock().arenas.values() {
+            arena.each_live(&mut |ptr, piece, raw| {
+                let block = Block { ptr, bytes: piece.bytes as usize, owner: piece.owner, device: self.device };
+                found.push(Live { block, held: piece.held, stream: raw.map(|raw| raw.addr() as u64) });
+            });
+        }
+        found
     }
 
     /// Checks the placers of all arenas.

@@ -24,7 +24,7 @@ use tenure_driver::DriverError;
 use crate::device;
 use crate::error::{Error, Result};
 use crate::resource::book::{Book, Booked};
-use crate::resource::{Block, Info, MemoryResource, Properties, Request};
+use crate::resource::{Block, Info, Live, MemoryResource, Properties, Request};
 use crate::stream::StreamRef;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -166,8 +166,8 @@ impl<S: Source> Plain<S> {
         device::out_of_memory(request, S::KIND, &self.book.info(), if S::OF_HOST { -1 } else { device })
     }
 
-    fn book_in(&self, ptr: u64, request: &Request, place: i32, home: i32, base: u64) {
-        if let Some(stale) = self.book.insert(ptr, Booked::new(request, place, home, base)) {
+    fn book_in(&self, ptr: u64, booked: Booked) {
+        if let Some(stale) = self.book.insert(ptr, booked) {
             log::warn!(
                 "tenure: {} block {ptr:#x} ({} bytes) was freed behind tenure's back, since the driver hands its \
                  address out again; free it through the resource that made it",
@@ -242,7 +242,7 @@ impl<S: Source> MemoryResource for Plain<S> {
         };
         match made {
             Ok((ptr, base)) => {
-                self.book_in(ptr, request, if S::OF_HOST { -1 } else { home }, home, base);
+                self.book_in(ptr, Booked::new(request, if S::OF_HOST { -1 } else { home }, home, base).on(stream));
                 Ok(ptr)
             }
             Err(MakeError::OutOfMemory) => Err(self.out_of_memory(request, home)),
@@ -284,6 +284,10 @@ impl<S: Source> MemoryResource for Plain<S> {
 
     fn find(&self, ptr: u64) -> Option<Block> {
         self.book.find(ptr)
+    }
+
+    fn each_block(&self, see: &mut dyn FnMut(Live)) {
+        self.book.each_block(see);
     }
 
     fn info(&self) -> Info {
