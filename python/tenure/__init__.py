@@ -35,19 +35,8 @@ def _import_extension():
 
 _import_extension()
 
-from . import logger, mr, sim  # noqa: E402
-from . import mr, sim, statistics  # noqa: E402
-from ._logs import disable_logging, enable_logging, get_log_filenames  # noqa: E402
+from . import mr, sim  # noqa: E402
 from ._errors import CudaError, OutOfMemoryError, OwnershipError  # noqa: E402
-from ._flags import CudaStreamFlags  # noqa: E402
-from ._initialize import (  # noqa: E402
-    is_initialized,
-    register_reinitialize_hook,
-    reinitialize,
-    unregister_reinitialize_hook,
-)
-from ._logs import disable_logging, enable_logging, get_log_filenames  # noqa: E402
-from ._observe import Usage, memory_snapshot, record_history, usage  # noqa: E402
 from ._tenure import (  # noqa: E402
     DEFAULT_STREAM,
     LEGACY_DEFAULT_STREAM,
@@ -80,18 +69,43 @@ from ._tenure import (  # noqa: E402
 __version__ = library_version()
 
 
-def enable(*libraries, mr=None, route="auto"):
-    """Puts other libraries on tenure's memory. See ``allocators/__init__.py``, which is imported here and not before."""
-    from .allocators import enable
+# What is loaded when it is first asked for: an import of tenure pulls in no module of the standard library that is slow.
+_LATER = {
+    "CudaStreamFlags": "_flags",
+    "Usage": "_observe",
+    "allocators": None,
+    "disable": "allocators",
+    "disable_logging": "_logs",
+    "enable": "allocators",
+    "enable_logging": "_logs",
+    "get_log_filenames": "_logs",
+    "is_initialized": "_initialize",
+    "logger": None,
+    "memory_snapshot": "_observe",
+    "record_history": "_observe",
+    "register_reinitialize_hook": "_initialize",
+    "reinitialize": "_initialize",
+    "statistics": None,
+    "unregister_reinitialize_hook": "_initialize",
+    "usage": "_observe",
+}
 
-    return enable(*libraries, mr=mr, route=route)
+
+def __getattr__(name):
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module = _LATER[name]
+    value = import_module(f".{module or name}", __name__)
+    if module is not None:
+        value = getattr(value, name)
+    globals()[name] = value
+    return value
 
 
-def disable(*libraries):
-    """Gives libraries their own memory back. See ``allocators/__init__.py``."""
-    from .allocators import disable
-
-    return disable(*libraries)
+def __dir__():
+    return sorted({*globals(), *_LATER})
 
 
 def describe():

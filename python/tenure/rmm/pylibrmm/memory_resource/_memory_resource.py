@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 # For the time being: what tenure does not have yet is not here.
-_all = {**vars(_native), **{name: vars(_tenure)[name] for name in _tenure.__all__}}
+_all = {**vars(_native), **{name: getattr(_tenure, name) for name in _tenure.__all__}}
 __all__ = [name for name in __all__ if name in _all]
 globals().update({name: _all[name] for name in __all__})
 
