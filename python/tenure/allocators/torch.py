@@ -156,7 +156,8 @@ _chosen: list[Any] = [None]
 
 
 def _mine() -> bool:
-    return _handed_out or _torch_used()
+    """Whether the current allocator is the process route's, as far as it can be told."""
+    return _torch_used() or _PLUGS["torch"].route == "process" or (_handed_out and not _PLUGS["torch"].route)
 
 
 def _figure(current: int = 0, peak: int = 0, allocated: int = 0, freed: int = 0) -> dict[str, int]:
@@ -244,6 +245,7 @@ def _answers(torch: Any) -> dict[str, Callable[..., Any]]:
         "_cuda_resetPeakMemoryStats": lambda device: _torch_reset_figures(device, False),
         "_cuda_resetAccumulatedMemoryStats": lambda device: _torch_reset_figures(device, True),
         "_cuda_memorySnapshot": snapshot,
+        "_cuda_getMemoryFraction": lambda device: 1.0,
         "_accelerator_getDeviceStats": memory_stats,
         "_accelerator_resetPeakStats": lambda device: _torch_reset_figures(device, False),
         "_accelerator_resetAccumulatedStats": lambda device: _torch_reset_figures(device, True),
@@ -264,10 +266,29 @@ def _answer_questions(torch: Any) -> None:
         theirs = getattr(torch._C, name, None)
         if theirs is not None and not hasattr(theirs, "_tenure"):
             setattr(torch._C, name, _answered(theirs, answer))
+    _refuse_fractions(torch)
     for name, what in _UNANSWERED.items():
         theirs = getattr(torch._C, name, None)
         if theirs is not None and not hasattr(theirs, "_tenure"):
             setattr(torch._C, name, _explained(theirs, what))
+
+
+def _refuse_fractions(torch: Any) -> None:
+    """A fraction of the device's memory, which PyTorch's pluggable allocator takes and forgets."""
+    theirs = torch._C._cuda_setMemoryFraction
+    if hasattr(theirs, "_tenure"):
+        return
+
+    def set_fraction(fraction: float, device: int) -> Any:
+        if fraction < 1 and _mine():
+            raise RuntimeError(
+                "torch.cuda.set_per_process_memory_fraction limits PyTorch's own allocator, and all memory of this process is "
+                "tenure's: put a tenure.mr.LimitingResourceAdaptor over the resource instead"
+            )
+        return theirs(fraction, device)
+
+    set_fraction._tenure = theirs  # type: ignore[attr-defined]
+    torch._C._cuda_setMemoryFraction = set_fraction
 
 
 def _unsupported(error: RuntimeError) -> bool:
