@@ -87,6 +87,19 @@ def test_a_library_that_is_not_installed_is_named_with_its_package(library):
     assert LACKED[library] in told
 
 
+def test_waiting_imports_no_library():
+    run(
+        """
+        import sys, tenure
+        rows = tenure.enable()
+        assert all(row.state in ("waiting", "not installed") for row in rows), rows
+        for name in ("cupy", "numba", "torch", "warp", "cuda.core", "numba_cuda_mlir"):
+            assert name not in sys.modules, name
+        assert len(tenure.disable()) == sum(row.state == "waiting" for row in rows)
+        """
+    )
+
+
 def test_names_that_are_no_library_are_refused():
     with pytest.raises(ValueError, match=r"no plug for 'numpy'.*cupy"):
         tenure.enable("numpy")
