@@ -87,6 +87,19 @@ def test_a_library_that_is_not_installed_is_named_with_its_package(library):
     assert LACKED[library] in told
 
 
+def test_waiting_imports_no_library():
+    run(
+        """
+        import sys, tenure
+        rows = tenure.enable()
+        assert all(row.state in ("waiting", "not installed") for row in rows), rows
+        for name in ("cupy", "numba", "torch", "warp", "cuda.core", "numba_cuda_mlir"):
+            assert name not in sys.modules, name
+        assert len(tenure.disable()) == sum(row.state == "waiting" for row in rows)
+        """
+    )
+
+
 def test_names_that_are_no_library_are_refused():
     with pytest.raises(ValueError, match=r"no plug for 'numpy'.*cupy"):
         tenure.enable("numpy")
@@ -825,3 +838,47 @@ def test_cuda_core_resource_is_one_of_cuda_cores(pool):
     assert not made.is_host_accessible and not made.is_managed
     with pytest.raises(TypeError, match=r"resource of tenure\.mr"):
         memory_resource(0, 3)
+
+
+@needs_core
+@pytest.mark.needs_sim
+def test_cuda_core_resource_keeps_account(pool, recorder):
+    """Called as cuda.core calls it, with a stream of tenure's, which has what is needed of one of cuda.core's."""
+    pytest.importorskip("cuda.core")
+    from tenure.allocators.cuda_core import _memory_resource_class
+
+    kind = _memory_resource_class()
+    first, second = tenure.Stream(), tenure.Stream()
+    made = kind(0, recorder.mr)
+    # `Buffer` of cuda.core wants a driver: what lies before it is what is tested here.
+    with pytest.raises(ValueError, match="no block of this resource"):
+        made.deallocate(4096, 10, stream=first)
+    for free_on in (first, second):
+        buffer = tenure.DeviceBuffer(size=100, stream=first, mr=recorder.mr)
+        made._live[buffer.ptr] = (buffer, first.handle)
+        ptr = buffer.ptr
+        del buffer
+        made.deallocate(ptr, 100, stream=free_on)
+        assert recorder.freed[-1][:2] == (ptr, 100) and recorder.freed[-1][2].handle == free_on.handle
+    assert made._live == {}
+
+
+@needs_warp
+@pytest.mark.needs_sim
+def test_warp_allocator_keeps_account(pool, monkeypatch):
+    import warp
+    from tenure.allocators.warp import allocator
+
+    stream = tenure.Stream()
+    monkeypatch.setattr(warp, "get_cuda_device", lambda: None)
+    monkeypatch.setattr(warp, "get_stream", lambda device: stream)
+    made = allocator(pool)
+    blocks = [made.allocate(1000) for _ in range(3)]
+    assert all(pool.owns(block) for block in blocks) and pool.info().live_count == 3
+    for block in blocks:
+        made.deallocate(block, 1000)
+    assert pool.info().live_count == 0
+    with pytest.raises(ValueError, match="freed already"):
+        made.deallocate(blocks[0], 1000)
+    with pytest.raises(TypeError, match=r"resource of tenure\.mr"):
+        allocator(3)

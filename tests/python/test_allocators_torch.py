@@ -482,6 +482,13 @@ def test_questions_about_memory_are_answered():
     stats = torch.cuda.memory_stats()
     assert stats["allocated_bytes.all.current"] == before and "num_ooms" in stats
     assert any(s["address"] == kept.data_ptr() for s in torch.cuda.memory_snapshot())
+    assert torch.cuda.get_per_process_memory_fraction() == 1.0
+    try:
+        torch.cuda.set_per_process_memory_fraction(0.5)
+    except RuntimeError as error:
+        assert "LimitingResourceAdaptor" in str(error)
+    else:
+        raise AssertionError("a limit was taken that nobody keeps")
     free, total = torch.cuda.mem_get_info()
     assert 0 < free < total
     torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")

@@ -5,9 +5,8 @@
 //!  cacheInfo     --> a copy of the class's table of functions, with one of ours in the place of PyTorch's
 //! ```
 //!
-//! PyTorch is not there when this is built, and comes in many versions. So nothing of it is linked: constructor, type and
-//! destructor of the exception are found by their mangled names, which say their signatures, in the library that PyTorch has
-//! loaded; room for the exception comes from the C++ runtime, and no layout is known here but that of a `std::string`'s size.
+//! PyTorch is not there when this is built, and comes in many versions. So nothing of it is linked: constructor and
+//! type of the exception are found by their mangled names, which say their signatures, in the library that PyTorch has loaded; room for the exception comes from the C++ runtime, and no layout is known here but that of a `std::string`'s size.
 //!
 //! `CUDAPluggableAllocator` says of `cacheInfo`, which cuDNN's benchmark mode calls, that it has none, and has no hook for
 //! it. Its objects find their functions in a table; where the table has PyTorch's own `cacheInfo` at exactly one place, the
@@ -55,9 +54,9 @@ struct Cxx {
     throw: Throw,
     string: StringNew,
     string_end: StringEnd,
-    /// Constructor, type and destructor of `c10::OutOfMemoryError`, and its table of virtual functions where the
-    /// constructor is the base class's.
-    out_of_memory: Option<(Construct, *const c_void, Destroy, *const c_void)>,
+    /// Constructor and type of `c10::OutOfMemoryError`, and its table of virtual functions where the constructor is the
+    /// base class's.
+    out_of_memory: Option<(Construct, *const c_void, *const c_void)>,
 }
 
 // SAFETY: addresses of functions and of constants.
@@ -99,7 +98,6 @@ impl Cxx {
                 c"_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
             let base = c"_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
             let kind = torch.symbol(c"_ZTIN3c1016OutOfMemoryErrorE")?;
-            let end = torch.symbol(c"_ZN3c1016OutOfMemoryErrorD1Ev")?;
             // Before PyTorch 2.15 the constructor is the base class's, and only the table of functions another one.
             let (make, functions) = match torch.symbol(own) {
                 Some(make) => (make, null_mut()),
@@ -107,12 +105,7 @@ impl Cxx {
             };
             // SAFETY: the mangled names are the signatures.
             unsafe {
-                Some((
-                    std::mem::transmute::<*mut c_void, Construct>(make),
-                    kind.cast_const(),
-                    std::mem::transmute::<*mut c_void, Destroy>(end),
-                    functions.cast_const(),
-                ))
+                Some((std::mem::transmute::<*mut c_void, Construct>(make), kind.cast_const(), functions.cast_const()))
             }
         });
         let string = runtime.symbol(c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEC1EPKcmRKS3_")?;
@@ -149,7 +142,7 @@ fn last_message() -> CString {
 pub(crate) fn throw(status: tenure_status) -> ! {
     let message = last_message();
     if let Some(cxx) = CXX.get().and_then(Option::as_ref)
-        && let Some((make, kind, end, functions)) = cxx.out_of_memory.filter(|_| status == TENURE_ERROR_OUT_OF_MEMORY)
+        && let Some((make, kind, functions)) = cxx.out_of_memory.filter(|_| status == TENURE_ERROR_OUT_OF_MEMORY)
     {
         let mut text = CxxString([0; 64]);
         // SAFETY: the functions are those of their names. The string is made, taken by the constructor, which moves out of
@@ -166,6 +159,8 @@ pub(crate) fn throw(status: tenure_status) -> ! {
             }
             (cxx.string_end)(&mut text);
             drop(message);
+            // The first virtual function of a `std::exception` is its destructor; the class does not export it by name.
+            let end = exception.cast::<*const Destroy>().read().read();
             (cxx.throw)(exception, kind, Some(end))
         }
     }

@@ -63,13 +63,14 @@ def named(library: str | ModuleType) -> Library:
 
 
 def installed(library: Library) -> bool:
-    """Whether the library could be imported; imports at most the package that it lies in."""
+    """Whether the library could be imported; imports nothing but the namespace `cuda`."""
     if library.module in sys.modules:
         return True
     try:
-        if library.name == "numba" and importlib.util.find_spec("numba_cuda") is None:
-            # Numba itself had a module of this name for long: what it has now is a reference to the package.
-            return False
+        if library.name == "numba":
+            # Numba itself had a module of this name for long: what it has now is a reference to the package. Asking for
+            # `numba.cuda` would import Numba.
+            return all(importlib.util.find_spec(package) is not None for package in ("numba", "numba_cuda"))
         return importlib.util.find_spec(library.module) is not None
     except (ImportError, ValueError):
         return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import mr as _mr
-from .._tenure import DeviceBuffer, Stream
+from .._tenure import DEFAULT_STREAM, DeviceBuffer, Stream
 from ._libraries import need
 
 _class: type[Any] | None = None
@@ -33,23 +33,35 @@ def _memory_resource_class() -> type[Any]:
             self._device = int(device)
             self.mr = mr
             # cuda.core frees by the address, on any thread.
-            self._live: dict[int, DeviceBuffer] = {}
+            self._live: dict[int, tuple[DeviceBuffer, int]] = {}
+            # The last stream that was allocated on, and ours for it, which keeps it alive until another one comes.
+            self._last: tuple[Any, Stream] = (None, DEFAULT_STREAM)
 
         def allocate(self, size: int, *, stream: Any) -> Any:
             """A `Buffer` of `size` bytes, in the order of `stream`."""
-            mr = self.mr if self.mr is not None else _mr.get_per_device_resource(self._device)
-            ours = DeviceBuffer(size=size, stream=Stream(stream), mr=mr)
-            if size == 0:
+            given, order = self._last
+            if given is not stream:
+                order = Stream(stream)
+                self._last = (stream, order)
+            handle, mr = order.handle, self.mr
+            if mr is None and handle <= 2:
+                # A default stream is of the current device, which may be another one than this resource's.
+                mr = _mr.get_per_device_resource(self._device)
+            ours = DeviceBuffer(size=size, stream=order, mr=mr)
+            ptr = ours.ptr
+            if not ptr:
                 return core.Buffer.from_handle(0, 0, owner=ours)
-            self._live[ours.ptr] = ours
-            return core.Buffer.from_handle(ours.ptr, size, mr=self, stream=stream)
+            self._live[ptr] = (ours, handle)
+            return core.Buffer.from_handle(ptr, size, mr=self, stream=stream)
 
         def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
             """Frees a block in the order of `stream`."""
-            ours = self._live.pop(int(ptr), None)
+            ours, handle = self._live.pop(int(ptr), (None, 0))
             if ours is None:
                 raise ValueError(f"no block of this resource begins at {int(ptr):#x}: it was freed already, or another made it")
-            ours.close(stream)
+            given = getattr(stream, "handle", None)
+            if given is None or int(given) != handle:
+                ours.close(stream)
 
         @property
         def is_device_accessible(self) -> bool:

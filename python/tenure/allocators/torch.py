@@ -156,7 +156,8 @@ _chosen: list[Any] = [None]
 
 
 def _mine() -> bool:
-    return _handed_out or _torch_used()
+    """Whether the current allocator is the process route's, as far as it can be told."""
+    return _torch_used() or _PLUGS["torch"].route == "process" or (_handed_out and not _PLUGS["torch"].route)
 
 
 def _figure(current: int = 0, peak: int = 0, allocated: int = 0, freed: int = 0) -> dict[str, int]:
@@ -244,6 +245,7 @@ def _answers(torch: Any) -> dict[str, Callable[..., Any]]:
         "_cuda_resetPeakMemoryStats": lambda device: _torch_reset_figures(device, False),
         "_cuda_resetAccumulatedMemoryStats": lambda device: _torch_reset_figures(device, True),
         "_cuda_memorySnapshot": snapshot,
+        "_cuda_getMemoryFraction": lambda device: 1.0,
         "_accelerator_getDeviceStats": memory_stats,
         "_accelerator_resetPeakStats": lambda device: _torch_reset_figures(device, False),
         "_accelerator_resetAccumulatedStats": lambda device: _torch_reset_figures(device, True),
@@ -264,10 +266,29 @@ def _answer_questions(torch: Any) -> None:
         theirs = getattr(torch._C, name, None)
         if theirs is not None and not hasattr(theirs, "_tenure"):
             setattr(torch._C, name, _answered(theirs, answer))
+    _refuse_fractions(torch)
     for name, what in _UNANSWERED.items():
         theirs = getattr(torch._C, name, None)
         if theirs is not None and not hasattr(theirs, "_tenure"):
             setattr(torch._C, name, _explained(theirs, what))
+
+
+def _refuse_fractions(torch: Any) -> None:
+    """A fraction of the device's memory, which PyTorch's pluggable allocator takes and forgets."""
+    theirs = torch._C._cuda_setMemoryFraction
+    if hasattr(theirs, "_tenure"):
+        return
+
+    def set_fraction(fraction: float, device: int) -> Any:
+        if fraction < 1 and _mine():
+            raise RuntimeError(
+                "torch.cuda.set_per_process_memory_fraction limits PyTorch's own allocator, and all memory of this process is "
+                "tenure's: put a tenure.mr.LimitingResourceAdaptor over the resource instead"
+            )
+        return theirs(fraction, device)
+
+    set_fraction._tenure = theirs  # type: ignore[attr-defined]
+    torch._C._cuda_setMemoryFraction = set_fraction
 
 
 def _unsupported(error: RuntimeError) -> bool:
@@ -312,6 +333,7 @@ _PROCESS_LACKS = (
 _POOL_LACKS = (
     "a CUDA graph that is captured while the pool is on: its memory would be the pool's, so turn the pool off around it",
     "memory that PyTorch cached before: it stays where it is",
+    "tensors with record_stream: PyTorch may keep their memory until the pool is turned off",
 )
 
 
@@ -403,8 +425,10 @@ class _Plug:
 
     def leave(self) -> None:
         torch = _torch()
+        # Its name before PyTorch 2.8 is the second one.
+        end = getattr(torch._C, "_cuda_endAllocateToPool", None) or torch._C._cuda_endAllocateCurrentStreamToPool
         for device, pool in self.pools.items():
-            torch._C._cuda_endAllocateToPool(device, pool.id)
+            end(device, pool.id)
             torch._C._cuda_releasePool(device, pool.id)
         self.pools.clear()
 

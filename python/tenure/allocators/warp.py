@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from .. import mr as _mr
-from .._tenure import DeviceBuffer, Stream
+from .._tenure import DEFAULT_STREAM, DeviceBuffer, Stream
 from ._libraries import need
 
 
@@ -28,16 +28,23 @@ class WarpAllocator:
         self.mr = mr
         self._live: dict[int, DeviceBuffer] = {}
         self._lock = threading.Lock()
+        # The last stream that was allocated on, and ours for it.
+        self._last: tuple[Any, Stream] = (None, DEFAULT_STREAM)
 
     def allocate(self, size_in_bytes: int) -> int:
         """Allocates on the current Warp stream of the current device."""
         warp: Any = need("warp")
         stream = warp.get_stream(warp.get_cuda_device())
-        # The wrapper keeps Warp's stream alive, as long as a block names it.
-        buffer = DeviceBuffer(size=size_in_bytes, stream=Stream(stream), mr=self.mr)
+        given, order = self._last
+        if given is not stream:
+            # It keeps Warp's stream alive as long as a block names it, and until another one comes.
+            order = Stream(stream)
+            self._last = (stream, order)
+        buffer = DeviceBuffer(size=size_in_bytes, stream=order, mr=self.mr)
+        ptr = buffer.ptr
         with self._lock:
-            self._live[buffer.ptr] = buffer
-        return buffer.ptr
+            self._live[ptr] = buffer
+        return ptr
 
     def deallocate(self, ptr: int, size_in_bytes: int) -> None:
         """Frees a block, into the resource that made it."""

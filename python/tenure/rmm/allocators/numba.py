@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tenure.allocators.numba import TenureNumbaManager as RMMNumbaManager
+from tenure.allocators.numba import _numba_memory_manager
 
-__all__ = ["RMMNumbaManager"]
-
-_numba_memory_manager = RMMNumbaManager
+__all__ = ["RMMNumbaManager", "_numba_memory_manager"]
