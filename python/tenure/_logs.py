@@ -19,15 +19,11 @@ def _devices_in_use() -> list[int]:
     """The devices that have been given a resource, and the current one."""
     current = get_current_device()
     return [
-        device
-        for device in range(device_count())
-        if device == current or mr.get_per_device_resource(device).kind != "cuda"
+        device for device in range(device_count()) if device == current or mr.get_per_device_resource(device).kind != "cuda"
     ]
 
 
-def enable_logging(
-    log_file_name: str | os.PathLike[str] | None = None, devices: int | Iterable[int] | None = None
-) -> None:
+def enable_logging(log_file_name: str | os.PathLike[str] | None = None, devices: int | Iterable[int] | None = None) -> None:
     if devices is None:
         chosen = _devices_in_use()
     else:
@@ -74,6 +70,5 @@ def disable_logging() -> None:
 def get_log_filenames() -> dict[int, str | None]:
     current = {device: mr.get_per_device_resource(device) for device in _devices_in_use()}
     return {
-        device: now.get_file_name() if isinstance(now, mr.LoggingResourceAdaptor) else None
-        for device, now in current.items()
+        device: now.get_file_name() if isinstance(now, mr.LoggingResourceAdaptor) else None for device, now in current.items()
     }

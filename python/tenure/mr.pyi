@@ -386,9 +386,7 @@ class AlignedResourceAdaptor(UpstreamResourceAdaptor):
     """Raises the alignment of what is large enough. The upstream aligns: no byte is asked for beyond the request. (RMM has this
     in C++ only.)"""
 
-    def __init__(
-        self, upstream_mr: DeviceMemoryResource, alignment: _Size = 256, alignment_threshold: _Size = 0
-    ) -> None:
+    def __init__(self, upstream_mr: DeviceMemoryResource, alignment: _Size = 256, alignment_threshold: _Size = 0) -> None:
         """``alignment``: a power of two up to 2 MiB; what is below 256 is 256. ``alignment_threshold``: blocks of fewer bytes
         are left as they are."""
     @property
@@ -403,6 +401,7 @@ class ThreadSafeResourceAdaptor(UpstreamResourceAdaptor):
     functions may come back to this resource on the same thread. (RMM has this in C++ only, and there they wait for ever.)"""
 
     def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
+
 class LoggingResourceAdaptor(UpstreamResourceAdaptor):
     """Writes a row of CSV for each allocation and free that goes through: RMM's columns first
     (``Thread,Time,Action,Pointer,Size,Stream``), then device, day, monotonic nanoseconds, stream id, outcome and tag. Each row

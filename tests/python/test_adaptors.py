@@ -97,7 +97,7 @@ def test_stacks_begin_with_python(pool):
         return DeviceBuffer(size=100, mr=tracked)
 
     kept = a_function_of_the_test()
-    (ptr, size, stack), = tracked.get_outstanding_allocations()
+    ((ptr, size, stack),) = tracked.get_outstanding_allocations()
     assert (ptr, size) == (kept.ptr, 100)
     lines = stack.splitlines()
     assert "a_function_of_the_test" in lines[0] and __file__ in lines[0]
