@@ -62,8 +62,9 @@ class _made_on:
 def disable_logging() -> None:
     for device in range(device_count()):
         now = mr.get_per_device_resource(device)
-        if isinstance(now, mr.LoggingResourceAdaptor):
-            mr.set_per_device_resource(device, now.get_upstream())
+        below = now.get_upstream() if isinstance(now, mr.LoggingResourceAdaptor) else None
+        if isinstance(now, mr.LoggingResourceAdaptor) and below is not None:
+            mr.set_per_device_resource(device, below)
             now.flush()
 
 

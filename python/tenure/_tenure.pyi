@@ -78,8 +78,10 @@ from . import (
     synchronize as synchronize,
 )
 from . import (
-    to_device as to_device,
     tag as tag,
+)
+from . import (
+    to_device as to_device,
 )
 from .mr import (
     ArenaMemoryResource as ArenaMemoryResource,

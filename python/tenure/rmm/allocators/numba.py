@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenure.allocators.numba import TenureNumbaManager as RMMNumbaManager
+from tenure.allocators.numba import RMMNumbaManager
 
 __all__ = ["RMMNumbaManager"]
 
