@@ -793,7 +793,9 @@ def test_a_driver_without_a_managed_pool_is_told_apart():
         mr.CudaAsyncManagedMemoryResource()
 
 
-@pytest.mark.parametrize("options", [{"enable_ipc": True}, {"enable_fabric": True}, {"enable_ipc": True, "enable_fabric": True}])
+@pytest.mark.parametrize(
+    "options", [{"enable_ipc": True}, {"enable_fabric": True}, {"enable_ipc": True, "enable_fabric": True}]
+)
 def test_handle_types_work_or_say_why(options):
     try:
         pool = mr.CudaAsyncMemoryResource(**options)
