@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 __all__ = ["rmm_torch_allocator"]
 
-rmm_torch_allocator: Any = None
 
-try:
-    from torch.cuda import is_available
-except ImportError:
-    pass
-else:
-    if is_available():
-        from tenure.allocators.torch import rmm_torch_allocator
-    del is_available
+def _allocator() -> Any:
+    try:
+        cuda = importlib.import_module("torch.cuda")
+    except ImportError:
+        return None
+    if not cuda.is_available():
+        return None
+    from tenure.allocators import torch
+
+    return torch.tenure_torch_allocator
+
+
+rmm_torch_allocator: Any = _allocator()
