@@ -17,10 +17,10 @@ from typing_extensions import Buffer, CapsuleType, disjoint_base
 from . import logger as logger
 from . import mr as mr
 from . import sim as sim
+from . import statistics as statistics
 from ._flags import CudaStreamFlags as CudaStreamFlags
 from .allocators import disable as disable
 from .allocators import enable as enable
-from . import statistics as statistics
 from .mr import DeviceMemoryResource
 
 __all__ = [

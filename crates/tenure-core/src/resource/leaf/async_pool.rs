@@ -98,7 +98,7 @@ impl AsyncPool {
         let exportable = device::driver()?.device(device)?.properties()?.capabilities.pool_handle_types;
         if exportable & options.handle_type.value() != options.handle_type.value() {
             return Err(Error::Unsupported(format!(
-                "device {device} makes no pool whose memory can be exported as {:?}: choose another handle type or none",
+                "device {device} makes no pool whose memory can be exported as {:?}; choose another handle type or none: Requested IPC memory handle type not supported",
                 options.handle_type
             )));
         }
