@@ -1,6 +1,6 @@
 //! What each adaptor adds to a pair. A further adaptor is one more line in [`ADAPTORS`].
 
-use tenure::{Limiting, Resource, Statistics};
+use tenure::{Aligned, FailureCallback, Limiting, Prefetch, Resource, Statistics, ThreadSafe, Tracking};
 
 use super::super::bed::{Bed, Given, Kind};
 use super::super::plan::{Plan, Scene, Target, scene};
@@ -10,9 +10,14 @@ const THEME: &str = "adaptors";
 
 type Wrap = fn(&Resource) -> tenure::Result<Resource>;
 
-const ADAPTORS: [(&str, Wrap); 2] = [
+const ADAPTORS: [(&str, Wrap); 7] = [
     ("statistics", |upstream| Ok(Statistics::new(upstream)?.into())),
     ("limiting", |upstream| Ok(Limiting::new(upstream, 1 << 30)?.into())),
+    ("tracking", |upstream| Ok(Tracking::new(upstream, false)?.into())),
+    ("failure_callback", |upstream| Ok(FailureCallback::new(upstream, |_bytes| Ok(false))?.into())),
+    ("prefetch", |upstream| Ok(Prefetch::new(upstream)?.into())),
+    ("aligned", |upstream| Ok(Aligned::new(upstream, 4096, 4096)?.into())),
+    ("thread_safe", |upstream| Ok(ThreadSafe::new(upstream)?.into())),
 ];
 
 pub(super) fn rows() -> Vec<Plan> {
