@@ -14,14 +14,17 @@
 //!
 //! # Cost
 //! Of a capture: 1 to 10 us for native frames, and what the interpreter takes. Of the lines: the debug information of each
-//! library that a frame lies in is read once per process, which takes up to seconds for a large one.
+//! library that a frame lies in is read once per process, which takes up to seconds for a large one, and a name is looked up
+//! once.
 //!
 //! Unsafe here: the walk over the native frames.
 
 use std::ffi::c_void;
 use std::fmt::Write as _;
 
-use crate::sync::{Arc, RwLock};
+use rustc_hash::FxHashMap;
+
+use crate::sync::{Arc, Mutex, RwLock};
 
 /// Tells the frames of an interpreter that are on this thread now: one line for each, innermost first; empty without any.
 pub type Source = dyn Fn() -> String + Send + Sync;
@@ -66,15 +69,9 @@ impl Stack {
     /// of the library on.
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.interpreted.lines().map(str::to_owned).collect();
-        let mut native: Vec<(usize, Vec<String>)> = Vec::with_capacity(self.native.len());
+        let mut native: Vec<(usize, Names)> = Vec::with_capacity(self.native.len());
         for ip in self.native.iter().filter(|ip| **ip != 0) {
-            let mut names = Vec::new();
-            // The address is that of the instruction after the call.
-            backtrace::resolve(ip.wrapping_sub(1) as *mut c_void, |symbol| names.push(text_of(symbol)));
-            if names.is_empty() {
-                names.push("(no name)".to_owned());
-            }
-            native.push((*ip, names));
+            native.push((*ip, names_of(*ip)));
         }
         let outside = native.iter().position(|(_, names)| names.iter().any(|name| is_door(name)));
         let outside = outside.or_else(|| native.iter().position(|(_, names)| !names.iter().all(|name| is_own(name))));
@@ -83,6 +80,35 @@ impl Stack {
         }
         lines
     }
+}
+
+/// What lies at an address: the function, and those that were inlined there.
+type Names = Arc<[String]>;
+
+/// Names that were looked up. Many blocks come from few places.
+static KNOWN: Mutex<Option<FxHashMap<usize, Names>>> = Mutex::new(None);
+
+/// Names beyond this many are forgotten, all at once.
+const MOST_KNOWN: usize = 16 << 10;
+
+fn names_of(ip: usize) -> Names {
+    if let Some(names) = KNOWN.lock().as_ref().and_then(|known| known.get(&ip)) {
+        return names.clone();
+    }
+    let mut names = Vec::new();
+    // The address is that of the instruction after the call. Not under the lock: it takes its time.
+    backtrace::resolve(ip.wrapping_sub(1) as *mut c_void, |symbol| names.push(text_of(symbol)));
+    if names.is_empty() {
+        names.push("(no name)".to_owned());
+    }
+    let names: Names = names.into();
+    let mut known = KNOWN.lock();
+    let known = known.get_or_insert_default();
+    if known.len() >= MOST_KNOWN {
+        known.clear();
+    }
+    known.insert(ip, names.clone());
+    names
 }
 
 /// Whether a frame is a function of the C interface: what lies below it is the engine.
