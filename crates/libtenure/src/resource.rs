@@ -168,6 +168,11 @@ exports! { guard:
 
     fn tenure_limiting_create(above: tenure_resource, limit: u64, out: *mut tenure_resource) {
         writable(out)?;
+        if limit == 0 {
+            return Err(Error::invalid(
+                "allocation_limit is 0: nothing could ever be allocated; give the bytes that may be out at once",
+            ));
+        }
         write(out, anchor_out(Resource::new(Limiting::new(upstream(above)?, limit))?))?;
     }
 

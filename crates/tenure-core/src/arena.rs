@@ -32,6 +32,9 @@ use crate::stream::StreamRef;
 /// The file that a dump goes to, in the directory that is current at the failure.
 pub const DUMP_FILE: &str = "tenure_arena_memory_dump.log";
 
+/// The smallest arena that may be asked for, in bytes. RMM's needs as much for the first of its superblocks.
+pub const LEAST: u64 = 1 << 20;
+
 /// The settings of an [`Arena`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArenaOptions {
@@ -64,9 +67,9 @@ impl Arena {
         let device = crate::device::check(device)?;
         let unit = DEFAULT_ALIGNMENT as u64;
         let arena_size = match options.arena_size {
-            Some(bytes) if bytes < unit => {
+            Some(bytes) if bytes < LEAST => {
                 return Err(Error::invalid(format!(
-                    "arena_size is {bytes}: an arena needs at least {unit} bytes; leave it out for half of the free memory"
+                    "arena_size is {bytes}: an arena needs at least {LEAST} bytes; leave it out for half of the free memory"
                 )));
             }
             Some(bytes) if bytes > crate::resource::MAX_BYTES as u64 => {

@@ -245,9 +245,19 @@ impl PoolMemoryResource {
                 "maximum_pool_size is 0; leave it out for a pool without a limit of its own",
             ));
         }
+        let initial = size::optional(initial_pool_size, "initial_pool_size")?.unwrap_or(0);
+        if let (Some(given), Some(maximum)) = (initial_pool_size, maximum)
+            && initial > maximum
+        {
+            return Err(PyValueError::new_err(format!(
+                "initial_pool_size is {} ({initial} bytes), above maximum_pool_size ({maximum} bytes): lower the one or raise \
+                 the other",
+                given.repr()?
+            )));
+        }
         let options = tenure_pool_options {
             size: size_of::<tenure_pool_options>(),
-            initial_bytes: size::optional(initial_pool_size, "initial_pool_size")?.unwrap_or(0) as u64,
+            initial_bytes: initial as u64,
             maximum_bytes: maximum.unwrap_or(0) as u64,
             release_threshold: size::optional(release_threshold, "release_threshold")?.unwrap_or(0) as u64,
             device: device_number(device)?,
