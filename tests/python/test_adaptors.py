@@ -821,3 +821,27 @@ def test_other_adaptors_are_resources_like_any_other(cuda, name):
         pass
 
     assert DeviceBuffer(size=100, mr=Mine(cuda)).size == 100
+
+
+# -------------------------------------------------------------------------------------------- what is refused, by name
+
+
+@pytest.mark.parametrize(
+    "word, make",
+    [
+        ("allocation_limit is 0", lambda up: mr.LimitingResourceAdaptor(up, 0)),
+        ("allocation_limit", lambda up: mr.LimitingResourceAdaptor(up, -1)),
+        ("allocation_limit", lambda up: mr.LimitingResourceAdaptor(up, "10 parsecs")),
+        ("initial_pool_size is '80%'", lambda up: mr.PoolMemoryResource(up, "80%", MiB)),
+        ("initial_pool_size is 67108864", lambda up: mr.PoolMemoryResource(up, 64 * MiB, "32MiB")),
+        ("arena_size is 32768", lambda up: mr.ArenaMemoryResource(up, 32 << 10)),
+        ("alignment is 3", lambda up: mr.AlignedResourceAdaptor(up, 3)),
+        ("alignment_threshold", lambda up: mr.AlignedResourceAdaptor(up, 256, -1)),
+        ("headroom", lambda up: mr.SamHeadroomMemoryResource("some")),
+        ("release_threshold", lambda up: mr.CudaAsyncMemoryResource(release_threshold=-1)),
+        ("initial_pool_size", lambda up: mr.CudaAsyncMemoryResource("1XB")),
+    ],
+)
+def test_nonsense_is_refused_with_the_name_of_the_parameter(cuda, word, make):
+    with pytest.raises(ValueError, match=word):
+        make(cuda)
