@@ -35,7 +35,7 @@ pub mod tag;
 
 pub use account::{By, Usage, usage};
 pub use stack::{StackHook, set_stack_hook};
-pub use tag::{Tag, pop_tag, push_tag};
+pub use tag::{Tag, current_tag, pop_tag, push_tag};
 
 use tenure_driver::watch;
 

@@ -12,7 +12,10 @@
 //!
 //! **Cost**: O(live blocks), some 300 bytes of text for each.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::hash_map::Entry as Slot;
+use std::fmt::Write as _;
+
+use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
 use super::account::Account;
@@ -80,6 +83,8 @@ fn gaps(ranges: &[(u64, u64)], mut live: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 pub(super) fn look(most: usize) -> Picture {
     let mut layers = Vec::new();
     let mut blocks: Vec<Seen> = Vec::new();
+    // An address that goes through several hands while the walks go on is there once, as it was seen last.
+    let mut places: FxHashMap<(u64, u64), usize> = FxHashMap::default();
     registry::for_each(|resource| {
         let (id, body) = (resource.id(), resource.body());
         // Before the walk: it gives back what threads have at hand, and the figures are of about the same moment then.
@@ -87,8 +92,14 @@ pub(super) fn look(most: usize) -> Picture {
         let mut live = Vec::new();
         body.each_block(&mut |Live { block, held, stream }| {
             live.push((block.ptr, held));
-            if blocks.len() < most {
-                blocks.push(Seen { block, held, stream, layer: id, entry: None, held_by: 0 });
+            let seen = Seen { block, held, stream, layer: id, entry: None, held_by: 0 };
+            match places.entry((block.ptr, block.owner)) {
+                Slot::Occupied(place) => blocks[*place.get()] = seen,
+                Slot::Vacant(place) if blocks.len() < most => {
+                    place.insert(blocks.len());
+                    blocks.push(seen);
+                }
+                Slot::Vacant(_) => {}
             }
         });
         let ranges = body.held_ranges();
@@ -109,7 +120,6 @@ pub(super) fn look(most: usize) -> Picture {
         layer.ranges.iter().map(move |(start, _)| (*start, (id, upstream))).collect::<Vec<_>>()
     };
     let holders: FxHashMap<u64, (u64, u64)> = layers.iter().flat_map(pieces).collect();
-    let mut known: FxHashSet<(u64, u64)> = FxHashSet::default();
     for seen in &mut blocks {
         // A pool asks its upstream in the upstream's own name, and a user does not ask for what a pool holds.
         if let Some((holder, upstream)) = holders.get(&seen.block.ptr)
@@ -121,7 +131,6 @@ pub(super) fn look(most: usize) -> Picture {
         if is_on()
             && let Some(entry) = book::get(seen.block.ptr, seen.block.owner)
         {
-            known.insert((seen.block.ptr, seen.block.owner));
             seen.block.bytes = entry.bytes;
             seen.stream = entry.stream.or(seen.stream);
             seen.entry = Some(entry);
@@ -133,7 +142,7 @@ pub(super) fn look(most: usize) -> Picture {
             if blocks.len() >= most {
                 break;
             }
-            if known.contains(&(ptr, entry.who.owner)) {
+            if places.contains_key(&(ptr, entry.who.owner)) {
                 continue;
             }
             let block = Block { ptr, bytes: entry.bytes, owner: entry.who.owner, device: -1 };
@@ -220,15 +229,23 @@ fn event(event: &Event) -> Value {
     Value::Object(fields)
 }
 
-/// Everything: resources, live blocks, threads and the recorded events.
-pub fn snapshot() -> Value {
+/// Appends a field whose value is a list, an entry at a time: all entries as values would take several times the room of the
+/// text.
+fn list(out: &mut String, name: &str, entries: impl Iterator<Item = Value>) {
+    let _ = write!(out, ",\"{name}\":[");
+    for (at, entry) in entries.enumerate() {
+        let comma = if at == 0 { "" } else { "," };
+        let _ = write!(out, "{comma}{entry}");
+    }
+    out.push(']');
+}
+
+/// Everything, as JSON: resources, live blocks, threads and the recorded events.
+pub fn text() -> String {
     let picture = look(usize::MAX);
     let (events, dropped) = history::events();
-    let threads: Vec<Value> = super::usage(super::By::Thread)
-        .into_iter()
-        .map(|thread| json!({"id": thread.id, "name": thread.name}))
-        .collect();
-    json!({
+    let threads = super::usage(super::By::Thread);
+    let head = json!({
         "format": "tenure.memory_snapshot",
         "version": VERSION,
         "time_ns": history::now(),
@@ -236,12 +253,17 @@ pub fn snapshot() -> Value {
         "observing": is_on(),
         "recording": wants(HISTORY),
         "stacks": wants(STACKS),
-        "resources": picture.layers.iter().map(Layer::json).collect::<Vec<_>>(),
-        "blocks": picture.blocks.iter().map(Seen::json).collect::<Vec<_>>(),
-        "threads": threads,
-        "events": events.iter().map(event).collect::<Vec<_>>(),
         "events_dropped": dropped,
-    })
+    });
+    let mut out = head.to_string();
+    // Its closing brace comes last.
+    out.pop();
+    list(&mut out, "resources", picture.layers.iter().map(Layer::json));
+    list(&mut out, "blocks", picture.blocks.iter().map(Seen::json));
+    list(&mut out, "threads", threads.iter().map(|thread| json!({"id": thread.id, "name": thread.name})));
+    list(&mut out, "events", events.iter().map(event));
+    out.push('}');
+    out
 }
 
 #[cfg(test)]

@@ -85,6 +85,14 @@ pub fn pop_tag(token: u64) -> Result<()> {
     }
 }
 
+/// The name of this thread's innermost tag, for whoever writes logs.
+pub fn current_tag() -> Option<String> {
+    if !super::is_on() {
+        return None;
+    }
+    account::mine(|mine| mine.scopes.open().map(Account::name)).flatten()
+}
+
 /// A tag that is open until this is dropped.
 #[derive(Debug)]
 #[must_use = "the tag ends when this is dropped"]
