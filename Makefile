@@ -8,7 +8,7 @@
 
 export VENV PYTHON ONLY V
 .DEFAULT_GOAL := help
-.PHONY: help doctor lib demo test wheel gpu-bundle bench soak mutants format clean
+.PHONY: help doctor lib demo test docs wheel gpu-bundle bench soak mutants format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -30,6 +30,9 @@ wheel: ## one wheel in dist/, installed and tried in a fresh environment of each
 
 gpu-bundle: ## target/gpu-bundle: everything to test and measure on a machine with an NVIDIA GPU and no Rust
 	@tools/doctor --quiet && tools/gpu-bundle
+
+docs: ## target/site: the documentation site, with warnings as errors
+	@tools/site
 
 bench: lib ## what operations cost, each beside a reference measured in the same run
 	@$$(tools/venv) -m tenure bench $(BENCH)

@@ -115,7 +115,8 @@ class binning_memory_resource : public resource {
 
   /**
    * Adds a bin for requests of up to `allocation_size` bytes (rounded up to a multiple of 256), at any time. Without a
-   * resource it is a fixed-size resource with blocks of that size over the upstream. A size that has a bin keeps it.
+   * resource it is a fixed-size resource with blocks of that size over the upstream. A size that has a bin keeps it
+   * where no resource is given; with one, the new bin serves it from now on.
    */
   void add_bin(std::size_t allocation_size, std::optional<resource_ref> bin_resource = std::nullopt)
   {

@@ -251,6 +251,17 @@ class device_buffer {
   {
     detail::check(TENURE_DETAIL_CALL(buffer_record_stream)(engaged(), stream.native()));
   }
+  /**
+   * Asks the driver to move the memory to a device (without a number: the current one), in the order of `stream`; says whether it
+   * was asked. A hint is no error where memory does not migrate or the device lacks it. The stream is recorded then.
+   */
+  bool prefetch(cuda_device_id device, cuda_stream_view stream)
+  {
+    auto const order   = stream.native();
+    std::uint32_t told = 0;
+    detail::check(TENURE_DETAIL_CALL(buffer_prefetch)(engaged(), device.value(), &order, &told));
+    return told != 0;
+  }
   /** Frees the memory now, in the order of the home stream, and throws what a destructor could only report. */
   void close()
   {

@@ -54,7 +54,7 @@ inline void set_current_cuda_device(cuda_device_id device)
   detail::check(TENURE_DETAIL_CALL(device_set_current)(device.value()));
 }
 
-/** Waits for all work of a device. */
+/** Waits for all work of a device. A stream capture that is under way goes on. */
 inline void device_synchronize(cuda_device_id device = {})
 {
   detail::check(TENURE_DETAIL_CALL(device_synchronize)(device.value()));

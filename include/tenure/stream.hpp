@@ -102,6 +102,15 @@ class cuda_stream_view {
    * stays as it was.
    */
   void note_sync() const { detail::check(TENURE_DETAIL_CALL(note_sync)(native())); }
+  /**
+   * Says that this stream has been made to wait for `other` by other means than `wait`: what was freed on `other` before this
+   * call may then be used in the order of this stream, without a wait for each block. Nothing is believed: a pool that holds such
+   * memory inserts a wait of its own, once.
+   */
+  void note_wait(cuda_stream_view other) const
+  {
+    detail::check(TENURE_DETAIL_CALL(note_wait)(native(), other.native()));
+  }
   /** Whether all work enqueued so far is done. */
   [[nodiscard]] bool query() const
   {
@@ -234,6 +243,8 @@ class cuda_stream {
   void synchronize() const { view().synchronize(); }
   /** As `cuda_stream_view::note_sync`. */
   void note_sync() const { view().note_sync(); }
+  /** As `cuda_stream_view::note_wait`. */
+  void note_wait(cuda_stream_view other) const { view().note_wait(other); }
   /** The device of the stream. */
   [[nodiscard]] cuda_device_id device() const { return view().device(); }
 

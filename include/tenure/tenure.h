@@ -189,6 +189,11 @@
 #define TENURE_RESOURCE_CURRENT UINT64_MAX
 
 /**
+ * For `tenure_prefetch`: the host, where a device is asked for.
+ */
+#define TENURE_HOST (-2)
+
+/**
  * What memory of a resource can do: the kernels can use it.
  */
 #define TENURE_DEVICE_ACCESSIBLE 1
@@ -501,7 +506,7 @@ typedef struct tenure_async_options {
    */
   int32_t device;
   /**
-   * 0: not exportable; 1: file descriptor; 8: fabric.
+   * 0: not exportable; 1: file descriptor; 8: fabric; 9: either.
    */
   uint32_t handle_type;
   /**
@@ -948,6 +953,55 @@ typedef uint64_t tenure_capture_scope;
 typedef uint64_t tenure_graph;
 
 /**
+ * A set of streams that are given out in turn. Given back with `tenure_stream_pool_release`.
+ */
+typedef uint64_t tenure_stream_pool;
+
+/**
+ * One block that is out, as a tracking adaptor lists it. It is valid during the call that gets it.
+ */
+typedef struct tenure_tracked {
+  /**
+   * Bytes of this structure.
+   */
+  size_t size;
+  /**
+   * Where it starts.
+   */
+  void *ptr;
+  /**
+   * Its size in bytes, as it was asked for.
+   */
+  size_t bytes;
+  /**
+   * Where it came from: one frame a line, those of an interpreter first; empty where stacks are not
+   * kept.
+   */
+  const char *stack;
+} tenure_tracked;
+
+/**
+ * Gets one block of a list. A value other than 0 ends the list.
+ */
+typedef int32_t (*tenure_tracked_fn)(void *context, const struct tenure_tracked *block);
+
+/**
+ * Asked when `bytes` bytes are not to be had: writes 1 to `again` for another try, 0 to give up.
+ * Called without a lock, on any thread, perhaps on several at once; it may allocate and free. A
+ * function that fails calls `tenure_error_set` and returns the status, which whoever asked for
+ * memory gets then.
+ */
+typedef tenure_status (*tenure_failure_fn)(void *context, size_t bytes, uint32_t *again);
+
+/**
+ * Tells the frames of an interpreter that are on this thread now: writes them to `text`, which has
+ * room for `room` bytes, and returns how many bytes it wrote. A frame a line, the innermost first,
+ * as `file:line function`. 0: there is none to tell. Called without a lock wherever a stack is
+ * kept.
+ */
+typedef size_t (*tenure_stack_fn)(void *context, char *text, size_t room);
+
+/**
  * A tag that is open. 0 is none.
  */
 typedef uint64_t tenure_tag;
@@ -1003,12 +1057,9 @@ typedef struct tenure_account {
 typedef int32_t (*tenure_account_fn)(void *context, const struct tenure_account *account);
 
 /**
- * Tells the stack of the calling thread: writes it to `text`, which has room for `room` bytes, and
- * returns how many bytes it wrote. A frame a line, the innermost first, as `file:line function`.
- * 0: there is none to tell. Called at each allocation and failure while stacks are recorded,
- * without a lock.
+ * A measurement of what one thread or task does. 0 is none.
  */
-typedef size_t (*tenure_stack_fn)(void *context, char *text, size_t room);
+typedef uint64_t tenure_statistics_scope;
 
 /**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
@@ -1232,14 +1283,61 @@ typedef struct tenure_api {
                                       tenure_resource resource,
                                       tenure_buffer *out);
   tenure_status (*note_sync)(struct tenure_stream stream);
+  tenure_status (*note_wait)(struct tenure_stream stream, struct tenure_stream other);
+  tenure_status (*stream_pool_create)(int32_t device,
+                                      size_t streams,
+                                      uint32_t non_blocking,
+                                      tenure_stream_pool *out);
+  tenure_status (*stream_pool_size)(tenure_stream_pool pool, size_t *out);
+  tenure_status (*stream_pool_next)(tenure_stream_pool pool, struct tenure_stream *out);
+  tenure_status (*stream_pool_at)(tenure_stream_pool pool, size_t number, struct tenure_stream *out);
+  tenure_status (*stream_pool_release)(tenure_stream_pool pool);
+  tenure_status (*tracking_create)(tenure_resource upstream,
+                                   uint32_t capture_stacks,
+                                   tenure_resource *out);
+  tenure_status (*tracking_list)(tenure_resource resource, tenure_tracked_fn visit, void *context);
+  tenure_status (*tracking_text)(tenure_resource resource, struct tenure_text *out);
+  tenure_status (*failure_callback_create)(tenure_resource upstream,
+                                           tenure_failure_fn callback,
+                                           struct tenure_owner owner,
+                                           tenure_resource *out);
+  tenure_status (*prefetch_create)(tenure_resource upstream, tenure_resource *out);
+  tenure_status (*aligned_create)(tenure_resource upstream,
+                                  size_t alignment,
+                                  size_t threshold,
+                                  tenure_resource *out);
+  tenure_status (*thread_safe_create)(tenure_resource upstream, tenure_resource *out);
+  tenure_status (*sam_headroom_create)(uint64_t headroom, tenure_resource *out);
+  tenure_status (*async_managed_create)(int32_t device, tenure_resource *out);
+  tenure_status (*prefetch)(const void *ptr,
+                            size_t bytes,
+                            int32_t device,
+                            struct tenure_stream stream,
+                            uint32_t *told);
+  tenure_status (*buffer_prefetch)(tenure_buffer buffer,
+                                   int32_t device,
+                                   const struct tenure_stream *stream,
+                                   uint32_t *told);
+  tenure_status (*stack_set_source)(tenure_stack_fn source, struct tenure_owner owner);
+  tenure_status (*logging_create)(tenure_resource upstream,
+                                  const char *name,
+                                  uint32_t per_device,
+                                  tenure_resource *out);
+  tenure_status (*logging_flush)(tenure_resource resource);
+  tenure_status (*logging_file_name)(tenure_resource resource, struct tenure_text *out);
   tenure_status (*tag_push)(const char *name, tenure_tag *out);
   tenure_status (*tag_pop)(tenure_tag tag);
   tenure_status (*observe)(uint32_t on);
   tenure_status (*usage)(uint32_t by, tenure_account_fn visitor, void *context);
   tenure_status (*memory_snapshot)(struct tenure_text *out);
   tenure_status (*history_record)(uint32_t on, uint32_t stacks, size_t max_entries);
-  tenure_status (*stack_set_hook)(tenure_stack_fn hook, struct tenure_owner owner);
   tenure_status (*error_explain)(void);
+  tenure_status (*statistics_scope_open)(tenure_resource resource, tenure_statistics_scope *out);
+  tenure_status (*statistics_scope_get)(tenure_statistics_scope scope, struct tenure_statistics *out);
+  tenure_status (*statistics_scope_close)(tenure_statistics_scope scope,
+                                          struct tenure_statistics *out);
+  tenure_status (*statistics_scope_enter)(tenure_statistics_scope scope,
+                                          tenure_statistics_scope *previous);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -1340,8 +1438,8 @@ tenure_status tenure_device_set_current(int32_t device);
 tenure_status tenure_device_info(int32_t device, struct tenure_device_info *out);
 
 /**
- * Waits for all work of a device; -1 is the current one. Like every wait for a whole device it
- * ends a stream capture that is under way there.
+ * Waits for all work of a device; -1 is the current one. A stream capture that is under way goes
+ * on: what it has recorded is not work yet.
  */
 tenure_status tenure_device_synchronize(int32_t device);
 
@@ -1458,7 +1556,8 @@ tenure_status tenure_pool_create(tenure_resource upstream,
                                  tenure_resource *out);
 
 /**
- * Refuses what would take more than `limit` bytes from `upstream` at once.
+ * Refuses what would take more than `limit` bytes from `upstream` at once. A limit of 0 is an
+ * error.
  */
 tenure_status tenure_limiting_create(tenure_resource upstream,
                                      uint64_t limit,
@@ -1576,8 +1675,9 @@ tenure_status tenure_statistics_push(tenure_resource resource, struct tenure_sta
 tenure_status tenure_statistics_pop(tenure_resource resource, struct tenure_statistics *out);
 
 /**
- * The context of a resource that was made by `tenure_callback_create` with this `drop` function; null
- * where it was not. Valid while the resource lives.
+ * The context of a resource that was made by `tenure_callback_create` with this `drop` function, or by
+ * `tenure_failure_callback_create` with an owner that is released by it; null where it was not. Valid
+ * while the resource lives.
  */
 tenure_status tenure_callback_context(tenure_resource resource,
                                       void (*drop)(void*),
@@ -1900,7 +2000,8 @@ tenure_status tenure_binning_create(tenure_resource upstream,
  * Adds a bin for requests of up to `allocation_size` bytes (rounded up to a multiple of 256), at
  * any time. `bin_resource` serves it and is held; `TENURE_RESOURCE_NULL` makes a fixed-size
  * resource with blocks of that size over the upstream, which takes nothing before its first use. A
- * size that has a bin keeps it: without a resource nothing is done then, with one it is an error.
+ * size that has a bin keeps it: without a resource nothing is done then, with one the new bin
+ * serves the size from now on, and blocks of the old one go home to the old one.
  */
 tenure_status tenure_binning_add_bin(tenure_resource binning,
                                      uint64_t allocation_size,
@@ -2044,6 +2145,173 @@ tenure_status tenure_buffer_create_many(size_t count,
  */
 tenure_status tenure_note_sync(struct tenure_stream stream);
 
+/**
+ * Says that `stream` has been made to wait for `other`, with means that are not tenure's: what was
+ * freed on `other` before this call may then be used in the order of `stream`, without a wait for
+ * each block. Nothing is believed: a pool that holds such memory inserts a wait of its own, once.
+ * `tenure_stream_wait_stream` does this by itself. Where one of the two is capturing, nothing changes.
+ */
+tenure_status tenure_note_wait(struct tenure_stream stream,
+                               struct tenure_stream other);
+
+/* ---- stream pools ---------------------------------------------------------------------------- */
+
+/**
+ * Makes `streams` streams on `device` (-1: the current one), which are given out in turn;
+ * `non_blocking` ones do not synchronise with the legacy default stream. A pool of no streams is
+ * an error.
+ */
+tenure_status tenure_stream_pool_create(int32_t device,
+                                        size_t streams,
+                                        uint32_t non_blocking,
+                                        tenure_stream_pool *out);
+
+/**
+ * How many streams a pool has.
+ */
+tenure_status tenure_stream_pool_size(tenure_stream_pool pool, size_t *out);
+
+/**
+ * The stream whose turn it is, with a reference of its own: `out->object` is released with
+ * `tenure_stream_release`, and the stream outlives the pool where something names it.
+ */
+tenure_status tenure_stream_pool_next(tenure_stream_pool pool, struct tenure_stream *out);
+
+/**
+ * The stream with this number, as `tenure_stream_pool_next`; numbers beyond the last one go round.
+ */
+tenure_status tenure_stream_pool_at(tenure_stream_pool pool,
+                                    size_t number,
+                                    struct tenure_stream *out);
+
+/**
+ * Gives a pool back.
+ */
+tenure_status tenure_stream_pool_release(tenure_stream_pool pool);
+
+/* ---- adaptors -------------------------------------------------------------------------------- */
+
+/**
+ * Keeps a list of what is out. `capture_stacks` 1: each block keeps the stack of its allocation,
+ * which costs microseconds.
+ */
+tenure_status tenure_tracking_create(tenure_resource upstream,
+                                     uint32_t capture_stacks,
+                                     tenure_resource *out);
+
+/**
+ * Calls `visit` for each block that is out at this moment, by address, without a lock. Names of
+ * native frames are looked up now, which takes up to seconds the first time.
+ */
+tenure_status tenure_tracking_list(tenure_resource resource,
+                                   tenure_tracked_fn visit,
+                                   void *context);
+
+/**
+ * The same as text: `"0x7f0000000000: 1024 B"` and a line end for each block, its stack behind it
+ * where there is one.
+ */
+tenure_status tenure_tracking_text(tenure_resource resource, struct tenure_text *out);
+
+/**
+ * Asks `callback` whenever `upstream` is out of memory, and for no other error. It may say "again"
+ * for as long as something is freed meanwhile: 100 tries in a row that find no fewer live bytes,
+ * no larger free block and no more free memory of the device than before end the request with its
+ * error. A request that the callback itself makes through this resource does not ask it again.
+ * `owner` keeps the context alive.
+ */
+tenure_status tenure_failure_callback_create(tenure_resource upstream,
+                                             tenure_failure_fn callback,
+                                             struct tenure_owner owner,
+                                             tenure_resource *out);
+
+/**
+ * Moves memory that migrates (managed, or of the host where devices can use that) to the device of
+ * each request's stream. A hint: over other memory, and where the device or the driver lacks it,
+ * nothing is done; the properties `"hints"` and `"told"` say so.
+ */
+tenure_status tenure_prefetch_create(tenure_resource upstream, tenure_resource *out);
+
+/**
+ * Aligns blocks of `threshold` bytes and more to `alignment`, a power of two up to 2 MiB; what is
+ * below 256 is 256.
+ */
+tenure_status tenure_aligned_create(tenure_resource upstream,
+                                    size_t alignment,
+                                    size_t threshold,
+                                    tenure_resource *out);
+
+/**
+ * One call at a time for an upstream of user functions that cannot take more; every resource of
+ * the library's own can. The functions may come back to this resource on the same thread.
+ */
+tenure_status tenure_thread_safe_create(tenure_resource upstream, tenure_resource *out);
+
+/**
+ * Memory of the system's allocator that is at home on the device of each request as far as that
+ * has more than `headroom` bytes free, and on the host beyond. A hint: where devices cannot use
+ * memory of the host, it is that of `tenure_system_resource` (property `"hints"`).
+ */
+tenure_status tenure_sam_headroom_create(uint64_t headroom, tenure_resource *out);
+
+/**
+ * Stream-ordered managed memory from the default pool of managed memory of a device (-1: the
+ * current one), which keeps what is free from now on. `TENURE_ERROR_UNSUPPORTED` before CUDA 13
+ * and on devices that do not use managed memory together with the host.
+ */
+tenure_status tenure_async_managed_create(int32_t device, tenure_resource *out);
+
+/**
+ * Asks the driver to move memory to a device (-1: the current one; `TENURE_HOST`: to the host), in
+ * the order of `stream`. Writes to `told` (may be null) whether it was asked: a hint is no error
+ * where memory does not migrate, the device or the driver lacks it, or the stream is capturing.
+ */
+tenure_status tenure_prefetch(const void *ptr,
+                              size_t bytes,
+                              int32_t device,
+                              struct tenure_stream stream,
+                              uint32_t *told);
+
+/**
+ * `tenure_prefetch` of a buffer, in the order of `stream`, or of its home where that is null. Another
+ * stream than the home is recorded as one that uses it.
+ */
+tenure_status tenure_buffer_prefetch(tenure_buffer buffer,
+                                     int32_t device,
+                                     const struct tenure_stream *stream,
+                                     uint32_t *told);
+
+/**
+ * For the face of an interpreter: who tells its frames where a stack is kept. Null: nobody.
+ * `owner` keeps the context alive.
+ */
+tenure_status tenure_stack_set_source(tenure_stack_fn source, struct tenure_owner owner);
+
+/* ---- logs ------------------------------------------------------------------------------------ */
+
+/**
+ * Logs what goes through to a file that is emptied: a row of CSV for each allocation and free,
+ * RMM's columns first. `name` null: what the environment variable `RMM_LOG_FILE` says.
+ * `per_device` 1: `.devN` is put before the extension, as RMM's Python package does. Adaptors of
+ * one process that name one file share it as it is. An error where the file cannot be written, or
+ * another process writes it; nothing was created.
+ */
+tenure_status tenure_logging_create(tenure_resource upstream,
+                                    const char *name,
+                                    uint32_t per_device,
+                                    tenure_resource *out);
+
+/**
+ * Ends the file behind its last row. Every row is in the file at once, also when the process is
+ * killed; until a flush spaces may follow the last. An error where rows could not be written.
+ */
+tenure_status tenure_logging_flush(tenure_resource resource);
+
+/**
+ * The absolute name of the file, which is given back with `tenure_text_free`.
+ */
+tenure_status tenure_logging_file_name(tenure_resource resource, struct tenure_text *out);
+
 /* ---- looking inside -------------------------------------------------------------------------- */
 
 /**
@@ -2088,16 +2356,42 @@ tenure_status tenure_memory_snapshot(struct tenure_text *out);
 tenure_status tenure_history_record(uint32_t on, uint32_t stacks, size_t max_entries);
 
 /**
- * Installs who tells of stacks; a null function: nobody. `owner` keeps its context alive.
- */
-tenure_status tenure_stack_set_hook(tenure_stack_fn hook, struct tenure_owner owner);
-
-/**
  * Works out the `notes` of the last error of this thread, if that is an out-of-memory error of a
  * `_try_` function: other functions have done so. May wait and may call the driver; the error
  * stays the last one.
  */
 tenure_status tenure_error_explain(void);
+
+/* ---- measurements of a thread or a task ------------------------------------------------------ */
+
+/**
+ * Opens a scope that counts what the calling thread does through a statistics adaptor, until it is
+ * closed: its allocations, and its frees, whoever had allocated. What a scope counts that was
+ * opened inside another one of that adaptor counts there too. The adaptor's own counters go on
+ * beside it.
+ */
+tenure_status tenure_statistics_scope_open(tenure_resource resource, tenure_statistics_scope *out);
+
+/**
+ * What an open scope has counted. Set `out->size`.
+ */
+tenure_status tenure_statistics_scope_get(tenure_statistics_scope scope,
+                                          struct tenure_statistics *out);
+
+/**
+ * Closes a scope, on any thread and in any order; `out` (may be null) receives what it has
+ * counted. Scopes inside it go on.
+ */
+tenure_status tenure_statistics_scope_close(tenure_statistics_scope scope,
+                                            struct tenure_statistics *out);
+
+/**
+ * Puts the calling thread into an open scope (0: into none), for work that goes on on another
+ * thread, and for tasks that take turns on one. `previous` (may be null) receives what the thread
+ * was in. A thread that starts is in none.
+ */
+tenure_status tenure_statistics_scope_enter(tenure_statistics_scope scope,
+                                            tenure_statistics_scope *previous);
 
 /* ---- finding the library at run time --------------------------------------------------------- */
 
@@ -2137,6 +2431,7 @@ TENURE_STATIC_ASSERT(sizeof(tenure_async_options) == 40, tenure_async_options_ha
 TENURE_STATIC_ASSERT(sizeof(struct tenure_buffer_view) == 72, tenure_buffer_view_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_detached) == 64, tenure_detached_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(struct tenure_device_info) == 200, tenure_device_info_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_tracked) == 32, tenure_tracked_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_account) == 72, tenure_account_has_the_size_of_the_library);
 #endif
 

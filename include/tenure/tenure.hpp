@@ -21,9 +21,13 @@
  * | error.hpp     | exceptions; wrong frees that cannot be thrown                                       |
  * | device.hpp    | device ids, the current device                                                     |
  * | stream.hpp    | cuda_stream_view, cuda_stream                                                      |
+ * | stream_pool.hpp | cuda_stream_pool                                                                 |
  * | resource.hpp  | mr::resource, owner_of                                                             |
  * | resources.hpp | the concrete resources and adaptors                                                |
+ * | adaptors.hpp  | tracking, failure callback, prefetch, aligned, thread-safe                         |
  * | bins.hpp      | fixed-size, binning and arena resources                                            |
+ * | logging.hpp   | logs of what passes                                                                |
+ * | scopes.hpp    | measurements of a thread or a task                                                 |
  * | callback.hpp  | resources of your own code, resource_cast                                          |
  * | capture.hpp   | memory of graphs: shared_arena, capture_scope                                      |
  * | current.hpp   | the table of current resources, scopes, listeners                                  |
@@ -37,6 +41,7 @@
 
 #pragma once
 
+#include <tenure/adaptors.hpp>
 #include <tenure/bins.hpp>
 #include <tenure/buffer.hpp>
 #include <tenure/callback.hpp>
@@ -44,10 +49,13 @@
 #include <tenure/current.hpp>
 #include <tenure/device.hpp>
 #include <tenure/error.hpp>
+#include <tenure/logging.hpp>
 #include <tenure/low_memory.hpp>
 #include <tenure/observe.hpp>
 #include <tenure/resource.hpp>
 #include <tenure/resources.hpp>
 #include <tenure/scalar.hpp>
+#include <tenure/scopes.hpp>
 #include <tenure/stream.hpp>
+#include <tenure/stream_pool.hpp>
 #include <tenure/uvector.hpp>

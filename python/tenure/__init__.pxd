@@ -31,7 +31,9 @@ cdef extern from "tenure/tenure.h" nogil:
     ctypedef uint64_t tenure_stream_object
     ctypedef uint64_t tenure_scope
     ctypedef uint64_t tenure_listener
+    ctypedef uint64_t tenure_statistics_scope
     ctypedef uint64_t tenure_low_memory_hook
+    ctypedef uint64_t tenure_stream_pool
     ctypedef uint64_t tenure_shared_arena
     ctypedef uint64_t tenure_capture_scope
     ctypedef uint64_t tenure_graph
@@ -388,13 +390,29 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*buffer_create_many)(
             size_t count, const size_t *bytes, size_t alignment, tenure_stream stream, tenure_resource resource, tenure_buffer *out) noexcept nogil
         tenure_status (*note_sync)(tenure_stream stream) noexcept nogil
+        tenure_status (*stream_pool_create)(
+            int32_t device, size_t streams, uint32_t non_blocking, tenure_stream_pool *out) noexcept nogil
+        tenure_status (*stream_pool_size)(tenure_stream_pool pool, size_t *out) noexcept nogil
+        tenure_status (*stream_pool_next)(tenure_stream_pool pool, tenure_stream *out) noexcept nogil
+        tenure_status (*stream_pool_at)(tenure_stream_pool pool, size_t number, tenure_stream *out) noexcept nogil
+        tenure_status (*stream_pool_release)(tenure_stream_pool pool) noexcept nogil
+        tenure_status (*prefetch)(const void *ptr, size_t bytes, int32_t device, tenure_stream stream) noexcept nogil
+        tenure_status (*logging_create)(
+            tenure_resource upstream, const char *name, uint32_t per_device, tenure_resource *out) noexcept nogil
+        tenure_status (*logging_flush)(tenure_resource resource) noexcept nogil
+        tenure_status (*logging_file_name)(tenure_resource resource, tenure_text *out) noexcept nogil
+        tenure_status (*statistics_scope_open)(tenure_resource resource, tenure_statistics_scope *out) noexcept nogil
+        tenure_status (*statistics_scope_get)(tenure_statistics_scope scope, tenure_statistics *out) noexcept nogil
+        tenure_status (*statistics_scope_close)(tenure_statistics_scope scope, tenure_statistics *out) noexcept nogil
+        tenure_status (*statistics_scope_enter)(
+            tenure_statistics_scope scope, tenure_statistics_scope *previous) noexcept nogil
         tenure_status (*tag_push)(const char *name, tenure_tag *out) noexcept nogil
         tenure_status (*tag_pop)(tenure_tag tag) noexcept nogil
         tenure_status (*observe)(uint32_t on) noexcept nogil
         tenure_status (*usage)(uint32_t by, tenure_account_fn visitor, void *context) noexcept nogil
         tenure_status (*memory_snapshot)(tenure_text *out) noexcept nogil
         tenure_status (*history_record)(uint32_t on, uint32_t stacks, size_t max_entries) noexcept nogil
-        tenure_status (*stack_set_hook)(tenure_stack_fn hook, tenure_owner owner) noexcept nogil
+        tenure_status (*stack_set_source)(tenure_stack_fn hook, tenure_owner owner) noexcept nogil
         tenure_status (*error_explain)() noexcept nogil
 
 

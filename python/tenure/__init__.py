@@ -7,7 +7,8 @@
 >>> del buffer  # freed into the pool in stream order, then the pool is closed
 
 The modules: ``tenure`` (buffers, streams, exceptions, devices), ``tenure.mr`` (memory resources and the table of current
-ones), ``tenure.sim`` (the simulated device). Importing makes no driver call.
+ones), ``tenure.statistics`` (what threads and tasks allocate), ``tenure.sim`` (the simulated device). Importing makes no
+driver call.
 """
 
 from __future__ import annotations
@@ -36,16 +37,19 @@ _import_extension()
 
 from . import mr, sim  # noqa: E402
 from ._errors import CudaError, OutOfMemoryError, OwnershipError  # noqa: E402
-from ._observe import Usage, memory_snapshot, record_history, usage  # noqa: E402
 from ._tenure import (  # noqa: E402
     DEFAULT_STREAM,
     LEGACY_DEFAULT_STREAM,
     PER_THREAD_DEFAULT_STREAM,
+    CudaStreamPool,
     DeviceBuffer,
     LowMemoryHook,
     SharedArena,
     Stream,
     capture_scope,
+    copy_device_to_ptr,
+    copy_host_to_ptr,
+    copy_ptr_to_host,
     device_count,
     device_info,
     from_cuda_array_interface,
@@ -55,12 +59,53 @@ from ._tenure import (  # noqa: E402
     low_memory,
     observe,
     on_low_memory,
+    parse_bytes,
     set_current_device,
     synchronize,
+    to_device,
     tag,
 )
 
 __version__ = library_version()
+
+
+# What is loaded when it is first asked for: an import of tenure pulls in no module of the standard library that is slow.
+_LATER = {
+    "CudaStreamFlags": "_flags",
+    "Usage": "_observe",
+    "allocators": None,
+    "disable": "allocators",
+    "disable_logging": "_logs",
+    "enable": "allocators",
+    "enable_logging": "_logs",
+    "get_log_filenames": "_logs",
+    "is_initialized": "_initialize",
+    "logger": None,
+    "memory_snapshot": "_observe",
+    "record_history": "_observe",
+    "register_reinitialize_hook": "_initialize",
+    "reinitialize": "_initialize",
+    "statistics": None,
+    "unregister_reinitialize_hook": "_initialize",
+    "usage": "_observe",
+}
+
+
+def __getattr__(name):
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module = _LATER[name]
+    value = import_module(f".{module or name}", __name__)
+    if module is not None:
+        value = getattr(value, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *_LATER})
 
 
 def describe():
@@ -77,6 +122,8 @@ __all__ = [
     "LEGACY_DEFAULT_STREAM",
     "PER_THREAD_DEFAULT_STREAM",
     "CudaError",
+    "CudaStreamFlags",
+    "CudaStreamPool",
     "DeviceBuffer",
     "LowMemoryHook",
     "OutOfMemoryError",
@@ -86,22 +133,38 @@ __all__ = [
     "Usage",
     "__version__",
     "capture_scope",
+    "copy_device_to_ptr",
+    "copy_host_to_ptr",
+    "copy_ptr_to_host",
     "describe",
     "device_count",
     "device_info",
+    "disable",
+    "disable_logging",
+    "enable",
+    "enable_logging",
     "from_cuda_array_interface",
     "from_dlpack",
     "get_current_device",
+    "get_log_filenames",
+    "is_initialized",
     "library_version",
+    "logger",
     "low_memory",
     "memory_snapshot",
     "mr",
     "observe",
     "on_low_memory",
+    "parse_bytes",
     "record_history",
+    "register_reinitialize_hook",
+    "reinitialize",
     "set_current_device",
     "sim",
+    "statistics",
     "synchronize",
     "tag",
+    "to_device",
+    "unregister_reinitialize_hook",
     "usage",
 ]

@@ -7,14 +7,20 @@ Every call that allocates takes ``mr=``. Without it the current resource is read
 the innermost ``with tenure.mr.using(...)`` around the call, else the entry of the process's one table.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Protocol, Self, SupportsIndex, TypeAlias, TypeVar, final, overload, type_check_only
 
 from typing_extensions import Buffer, CapsuleType, disjoint_base
 
+from . import logger as logger
 from . import mr as mr
 from . import sim as sim
+from ._flags import CudaStreamFlags as CudaStreamFlags
+from .allocators import disable as disable
+from .allocators import enable as enable
+from . import statistics as statistics
 from .mr import DeviceMemoryResource
 
 __all__ = [
@@ -22,6 +28,8 @@ __all__ = [
     "LEGACY_DEFAULT_STREAM",
     "PER_THREAD_DEFAULT_STREAM",
     "CudaError",
+    "CudaStreamFlags",
+    "CudaStreamPool",
     "DeviceBuffer",
     "LowMemoryHook",
     "OutOfMemoryError",
@@ -31,23 +39,39 @@ __all__ = [
     "Usage",
     "__version__",
     "capture_scope",
+    "copy_device_to_ptr",
+    "copy_host_to_ptr",
+    "copy_ptr_to_host",
     "describe",
     "device_count",
     "device_info",
+    "disable",
+    "disable_logging",
+    "enable",
+    "enable_logging",
     "from_cuda_array_interface",
     "from_dlpack",
     "get_current_device",
+    "get_log_filenames",
+    "is_initialized",
     "library_version",
+    "logger",
     "low_memory",
     "memory_snapshot",
     "mr",
     "observe",
     "on_low_memory",
+    "parse_bytes",
     "record_history",
+    "register_reinitialize_hook",
+    "reinitialize",
     "set_current_device",
     "sim",
+    "statistics",
     "synchronize",
     "tag",
+    "to_device",
+    "unregister_reinitialize_hook",
     "usage",
 ]
 
@@ -184,10 +208,18 @@ class Stream:
     A stream belongs to its process and cannot be pickled. Two are equal when their addresses are.
     """
 
-    def __new__(cls, obj: _AnyStream | None = None, *, device: int | None = None, non_blocking: bool = False) -> Self:
+    def __new__(
+        cls,
+        obj: _AnyStream | None = None,
+        flags: CudaStreamFlags | int | None = None,
+        *,
+        device: int | None = None,
+        non_blocking: bool = False,
+    ) -> Self:
         """Makes a stream on ``device`` (default: the current one), or takes ``obj``.
 
-        ``non_blocking``: the new stream does not synchronise with the legacy default stream.
+        ``flags=CudaStreamFlags.NON_BLOCKING``, or ``non_blocking=True``: the new stream does not synchronise with the legacy
+        default stream. A stream that is taken has its own.
         """
     @staticmethod
     def from_handle(handle: _Address, *, owner: object | None = None, device: int | None = None) -> Stream:
@@ -210,10 +242,15 @@ class Stream:
         """Says that the host has waited for the stream by other means than ``synchronize`` (CuPy's, PyTorch's): what was freed
         on it before this call may then serve every stream without a wait. Nothing is believed: the driver is asked, and where
         the stream is not idle, all stays as it was."""
+    def note_wait(self, other: _AnyStream) -> None:
+        """Says that this stream has been made to wait for ``other`` by other means than ``wait_stream`` (CuPy's, PyTorch's events):
+        what was freed on ``other`` before this call may then be used in the order of this stream, without a wait for each block.
+        Nothing is believed: a pool that holds such memory inserts a wait of its own, once."""
     def query(self) -> bool:
         """Whether all work enqueued so far is done."""
     def wait_stream(self, other: _AnyStream) -> None:
-        """Makes later work of this stream wait for the work enqueued on ``other`` so far. The host does not wait."""
+        """Makes later work of this stream wait for the work enqueued on ``other`` so far. The host does not wait. What was freed
+        on ``other`` is then at hand for this stream too."""
     def __cuda_stream__(self) -> tuple[int, int]: ...
     def __eq__(self, value: object, /) -> bool: ...
     def __ne__(self, value: object, /) -> bool: ...
@@ -351,7 +388,8 @@ class DeviceBuffer:
     def shrink_to_fit(self, stream: _AnyStream | None = None) -> None:
         """Reduces the capacity to the size."""
     def copy(self, stream: _AnyStream | None = None, mr: DeviceMemoryResource | None = None) -> Self:
-        """A copy, made on ``stream`` (default: the home stream) under ``mr`` (default: the current resource)."""
+        """A copy, made on ``stream`` (default: the home stream) under ``mr`` (default: the buffer's own resource; of memory that
+        was adopted with an owner, the current one)."""
     @overload
     def copy_to_host(self, ary: None = None, stream: _AnyStream | None = None) -> Any: ...
     @overload
@@ -370,6 +408,10 @@ class DeviceBuffer:
     def record_stream(self, stream: _AnyStream) -> None:
         """Says that work on ``stream`` uses the memory: it is not reused before all work that is enqueued there until the
         free is done."""
+    def prefetch(self, device: int | None = None, stream: _AnyStream | None = None) -> bool:
+        """Asks the driver to move the memory to a device (default: the current one; -1: to the host), in the order of
+        ``stream`` (default: the home stream). Returns whether it was asked: a hint is no error where memory does not migrate,
+        the device or the driver lacks it, or the stream is capturing. Another stream than the home is recorded."""
     def set_stream(self, stream: _AnyStream) -> None:
         """Makes ``stream`` the home stream. Nothing is waited for; the old home stays among the recorded streams."""
     def close(self, stream: _AnyStream | None = None) -> None:
@@ -403,10 +445,83 @@ class DeviceBuffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
     def __len__(self) -> int: ...
+    def __sizeof__(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
     def __bool__(self) -> bool: ...
     def __copy__(self) -> Self: ...
     def __deepcopy__(self, _memo: Any) -> Self: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        """For pickle: the bytes, which from protocol 5 on may travel beside it (``buffer_callback=``)."""
+
+@final
+class CudaStreamPool:
+    """Streams of one device that are given out in turn, for programs that want a stream for each of many small tasks.
+
+    Whoever gets a stream shares it with whoever gets it a round later. A stream that something names outlives the pool. Any
+    number of threads may ask at once.
+    """
+
+    def __new__(cls, pool_size: int = 16, flags: CudaStreamFlags | int = ..., *, device: int | None = None) -> Self:
+        """Makes ``pool_size`` streams on ``device`` (default: the current one), with ``CudaStreamFlags.SYNC_DEFAULT`` by
+        default."""
+    def get_stream(self, stream_id: int | None = None) -> Stream:
+        """The stream whose turn it is, or the one with a number; numbers beyond the last one go round."""
+    def get_pool_size(self) -> int:
+        """How many streams there are."""
+    def __reduce__(self) -> Any: ...
+
+def to_device(b: Buffer, stream: _AnyStream | None = None, mr: DeviceMemoryResource | None = None) -> DeviceBuffer:
+    """``DeviceBuffer.to_device``."""
+
+def copy_ptr_to_host(db: _Address, hb: Buffer, stream: _AnyStream | None = None) -> None:
+    """Fills ``hb``, a writable contiguous host object, from the address ``db``. Waits for the copy. What the address has
+    behind it is your word: nothing checks it, here and below."""
+
+def copy_host_to_ptr(hb: Buffer, db: _Address, stream: _AnyStream | None = None) -> None:
+    """Copies ``hb``, a contiguous host object, to the address ``db``. Waits for the copy."""
+
+def copy_device_to_ptr(d_src: _Address, d_dst: _Address, count: _Size, stream: _AnyStream | None = None) -> None:
+    """Copies ``count`` bytes from one address to another, in the order of ``stream``. The host does not wait: both must live
+    until the copy is done."""
+
+def parse_bytes(s: _Size) -> int:
+    """The number of bytes that a size says, as every call reads one.
+
+    >>> tenure.parse_bytes("1.5KiB")
+    1536
+    """
+
+def reinitialize(
+    pool_allocator: bool = False,
+    managed_memory: bool = False,
+    initial_pool_size: _Size | None = None,
+    maximum_pool_size: _Size | None = None,
+    devices: int | Iterable[int] | None = 0,
+    logging: bool = False,
+    log_file_name: Any | None = None,
+) -> None:
+    """Makes new current resources: of each of ``devices`` a new one, of every other device the plain one again.
+
+    ``pool_allocator``: a pool; otherwise the sizes do not count. ``managed_memory``: of managed memory. ``logging``: with a log
+    of allocations in ``log_file_name``.
+
+    Buffers that are alive stay valid and go home to the resource that made them, which ends with the last of them. If
+    anything fails nothing has changed. What the old resources hold idle is given back first where a size is a share
+    (``"50%"``) or the new pool would not fit otherwise, so that one big pool can follow another.
+    """
+
+def is_initialized() -> bool:
+    """True: there is always a current resource. RMM's programs ask."""
+
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+
+def register_reinitialize_hook(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
+    """Calls ``func(*args, **kwargs)`` before every ``reinitialize``, the hook that was registered last first; a library lets
+    go of its cached buffers there. What a hook raises ends the call before anything has changed. Returns ``func``."""
+
+def unregister_reinitialize_hook(func: Callable[..., Any]) -> None:
+    """Removes a hook, as often as it was registered."""
 
 def from_dlpack(obj: _DLPack | CapsuleType, *, stream: _AnyStream | None = None) -> DeviceBuffer:
     """A buffer over the memory of an object with ``__dlpack__``, without a copy. The producer frees it when the buffer goes.
@@ -431,7 +546,7 @@ def set_current_device(device: int) -> None:
     """Makes a device current on this thread."""
 
 def synchronize(device: int | None = None) -> None:
-    """Waits for all work of a device (default: the current one)."""
+    """Waits for all work of a device (default: the current one). A stream capture that is under way goes on."""
 
 @final
 class LowMemoryHook:
@@ -517,6 +632,20 @@ def record_history(enabled: bool = True, *, stacks: bool = False, max_entries: i
 def device_info(device: int | None = None) -> dict[str, Any]:
     """What a device is: ``name``, ``free_bytes``, ``total_bytes``, ``simulated``, ``virtual_memory``, ``memory_pools``,
     ``managed_memory``, ``pageable_access``, ``compute_capability``."""
+
+def enable_logging(
+    log_file_name: str | os.PathLike[str] | None = None, devices: int | Iterable[int] | None = None
+) -> None:
+    """Puts a ``tenure.mr.LoggingResourceAdaptor`` over the current resource of each device: of ``devices``, or of those that have
+    been given a resource and the current one. A device that logs already is left alone. Each file has ``.devN`` before its
+    extension; without a name ``RMM_LOG_FILE`` gives it. Where one of the files cannot be written, no device's resource changes."""
+
+def disable_logging() -> None:
+    """Puts the resource below back where a device's current one is a logging adaptor. What was allocated through the adaptor is
+    still freed through it, and logged."""
+
+def get_log_filenames() -> dict[int, str | None]:
+    """The file that each device in use is logged to, or ``None``."""
 
 def library_version() -> str:
     """The version of libtenure."""

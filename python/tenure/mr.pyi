@@ -4,6 +4,7 @@ A resource allocates and frees memory in the order of streams. It lives while an
 names it, in whatever language; the last one out closes it. The names and signatures are RMM's; what differs is said below.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, final
@@ -13,23 +14,32 @@ from typing_extensions import disjoint_base
 from . import Stream, _Address, _AnyStream, _Size
 
 __all__ = [
+    "AlignedResourceAdaptor",
     "ArenaMemoryResource",
     "BinningMemoryResource",
     "CallbackMemoryResource",
+    "CudaAsyncManagedMemoryResource",
     "CudaAsyncMemoryResource",
     "CudaAsyncViewMemoryResource",
     "CudaMemoryResource",
     "DeviceMemoryResource",
+    "FailureCallbackResourceAdaptor",
     "FixedSizeMemoryResource",
     "LimitingResourceAdaptor",
+    "LoggingResourceAdaptor",
     "ManagedMemoryResource",
     "MemoryInfo",
     "PinnedHostMemoryResource",
     "PoolMemoryResource",
+    "PrefetchResourceAdaptor",
+    "SamHeadroomMemoryResource",
     "Statistics",
     "StatisticsResourceAdaptor",
     "SystemMemoryResource",
+    "ThreadSafeResourceAdaptor",
+    "TrackingResourceAdaptor",
     "UpstreamResourceAdaptor",
+    "available_device_memory",
     "get_current_device_resource",
     "get_per_device_resource",
     "misuse_count",
@@ -180,6 +190,32 @@ class CudaAsyncViewMemoryResource(DeviceMemoryResource):
     def pool_handle(self) -> int:
         """The driver's pool (``CUmemoryPool``)."""
 
+class CudaAsyncManagedMemoryResource(DeviceMemoryResource):
+    """Stream-ordered managed memory from the default pool of managed memory of a device, which keeps what is free from now on.
+    ``NotImplementedError`` (a ``RuntimeError``) before CUDA 13 and on devices that do not use managed memory together with the
+    host."""
+
+    def __init__(self, *, device: int | None = None) -> None:
+        """``device`` defaults to the current one."""
+    def pool_handle(self) -> int:
+        """The driver's pool (``CUmemoryPool``)."""
+
+class SamHeadroomMemoryResource(DeviceMemoryResource):
+    """Memory of the system's allocator that is at home on the device of each request as far as that has more than ``headroom``
+    bytes free, and on the host beyond.
+
+    A hint: where devices cannot use memory of the host, it is that of ``SystemMemoryResource``.
+    """
+
+    def __init__(self, headroom: _Size) -> None:
+        """``headroom``: the bytes of each device that are left to others."""
+    @property
+    def headroom(self) -> int:
+        """The bytes of each device that are left to others."""
+    @property
+    def hints(self) -> bool:
+        """Whether devices can use memory of the host, so that the driver is told anything at all."""
+
 class PoolMemoryResource(UpstreamResourceAdaptor):
     """A pool: requests are served from memory that it holds, in stream order, and it grows by need."""
 
@@ -253,7 +289,8 @@ class BinningMemoryResource(UpstreamResourceAdaptor):
     def add_bin(self, allocation_size: _Size, bin_resource: DeviceMemoryResource | None = None) -> None:
         """Adds a bin for requests of up to ``allocation_size`` bytes, rounded up to a multiple of 256. ``bin_resource`` serves
         it and is held; by default it is a ``FixedSizeMemoryResource`` with blocks of that size over the upstream. A size that
-        has a bin keeps it: without a resource nothing is done then, with one it is a ``ValueError``."""
+        has a bin keeps it where no resource is given; with one, the new bin serves the size from now on, and blocks of the
+        old one go home to the old one."""
     @property
     def bin_mrs(self) -> list[DeviceMemoryResource]:
         """The bins' resources, the smallest bin first."""
@@ -284,6 +321,112 @@ class LimitingResourceAdaptor(UpstreamResourceAdaptor):
         """Bytes that are handed out."""
     def get_allocation_limit(self) -> int:
         """The limit."""
+
+class TrackingResourceAdaptor(UpstreamResourceAdaptor):
+    """Keeps a list of the blocks that are out, with the stack of each allocation where that is wanted.
+
+    Stacks show the Python frames first, then the native ones, whose names are looked up when the list is asked for (seconds
+    the first time). Keeping one costs microseconds, and takes the interpreter lock on threads that Python knows.
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource, capture_stacks: bool = False) -> None: ...
+    @property
+    def capture_stacks(self) -> bool:
+        """Whether stacks are kept."""
+    def get_allocated_bytes(self) -> int:
+        """Bytes that are out."""
+    def get_outstanding_allocations(self) -> list[tuple[int, int, str]]:
+        """The blocks that are out, by address: address, bytes, and the stack (empty where stacks are not kept)."""
+    def get_outstanding_allocations_str(self) -> str:
+        """The same as text: ``0x7f0000000000: 1024 B`` and a line end for each block, its stack behind it where there is one.
+        Empty when nothing is out."""
+    def log_outstanding_allocations(self) -> None:
+        """Hands that text to ``logging.getLogger("tenure")`` at level ``DEBUG``."""
+
+class FailureCallbackResourceAdaptor(UpstreamResourceAdaptor):
+    """Asks a function before a request fails for want of memory: ``callback(nbytes)`` returns whether to try again.
+
+    **When.** Only out of memory asks, whoever says so: a ``CudaError``, an ``OwnershipError`` or another exception of the
+    upstream goes straight to the caller. The function is called on the thread that asks for memory, perhaps on several at
+    once, without a lock, and may allocate and free. A request that it makes through this very resource does not ask it again.
+
+    **Trying again has an end.** ``True`` is believed for as long as something becomes free. A try before which nothing has
+    become better than at any failure of this request (no fewer live bytes in the upstream, no larger free block, no more free
+    memory of the device) is idle, and 100 idle tries in a row end the request with its ``MemoryError``, which says so. A
+    function that has to wait until others free waits by itself and then returns.
+
+    **Exceptions.** What the function raises, ``KeyboardInterrupt`` included, is what the caller gets, as the same object.
+    Once the interpreter ends (tenure's ``atexit`` hook) it is not called any more: the request fails.
+
+    **Ownership.** The resource owns the function: it stays as long as a buffer, an adaptor, the table or another language needs
+    the resource. A cycle through it is collected as for ``CallbackMemoryResource``.
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource, callback: Callable[[int], object]) -> None: ...
+    @property
+    def callback(self) -> Callable[[int], object] | None:
+        """The function; ``None`` where another language made the resource."""
+
+class PrefetchResourceAdaptor(UpstreamResourceAdaptor):
+    """Moves memory that migrates (managed, or of the host where devices can use that) to the device of each request's stream.
+
+    A hint and nothing else: over memory that does not migrate, where the device or the driver lacks it, and on a stream that
+    is capturing, the memory is handed out as it is.
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
+    @property
+    def hints(self) -> bool:
+        """Whether memory of the upstream migrates, so that the driver is told anything at all."""
+    @property
+    def told(self) -> int:
+        """How often the driver was told."""
+
+class AlignedResourceAdaptor(UpstreamResourceAdaptor):
+    """Raises the alignment of what is large enough. The upstream aligns: no byte is asked for beyond the request. (RMM has this
+    in C++ only.)"""
+
+    def __init__(
+        self, upstream_mr: DeviceMemoryResource, alignment: _Size = 256, alignment_threshold: _Size = 0
+    ) -> None:
+        """``alignment``: a power of two up to 2 MiB; what is below 256 is 256. ``alignment_threshold``: blocks of fewer bytes
+        are left as they are."""
+    @property
+    def alignment(self) -> int:
+        """The alignment."""
+    @property
+    def alignment_threshold(self) -> int:
+        """The bytes from which on blocks are aligned to it."""
+
+class ThreadSafeResourceAdaptor(UpstreamResourceAdaptor):
+    """One call at a time for an upstream of user functions that cannot take more; every resource of tenure's own can. The
+    functions may come back to this resource on the same thread. (RMM has this in C++ only, and there they wait for ever.)"""
+
+    def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
+class LoggingResourceAdaptor(UpstreamResourceAdaptor):
+    """Writes a row of CSV for each allocation and free that goes through: RMM's columns first
+    (``Thread,Time,Action,Pointer,Size,Stream``), then device, day, monotonic nanoseconds, stream id, outcome and tag. Each row
+    is in the file at once, also when the process is killed; ``tenure replay`` replays it.
+
+    >>> import os, tempfile, tenure
+    >>> folder = tempfile.mkdtemp()
+    >>> log = tenure.mr.LoggingResourceAdaptor(tenure.mr.CudaMemoryResource(), os.path.join(folder, "run.csv"))
+    >>> buffer = tenure.DeviceBuffer(size=1000, mr=log)
+    >>> log.flush()
+    >>> with open(log.get_file_name()) as rows:
+    ...     print(rows.readlines()[1].split(",")[2:5:2])
+    ['allocate', '1000']
+    """
+
+    def __init__(self, upstream_mr: DeviceMemoryResource, log_file_name: str | os.PathLike[str] | None = None) -> None:
+        """``log_file_name``: ``.devN``, with the number of the device, is put before its extension; without a name the
+        environment variable ``RMM_LOG_FILE`` gives it. The file is emptied; adaptors that name a file which this process is
+        writing share it as it is. ``ValueError`` where it cannot be written or another process writes it; nothing was
+        created."""
+    def flush(self) -> None:
+        """Ends the file behind its last row. Until then spaces may follow it, inside its last field."""
+    def get_file_name(self) -> str:
+        """The absolute name of the file."""
 
 class StatisticsResourceAdaptor(UpstreamResourceAdaptor):
     """Counts what goes through."""
@@ -394,6 +537,9 @@ class Statistics:
         """All counters by name."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
+
+def available_device_memory() -> tuple[int, int]:
+    """The free and the total memory of the current device, in bytes."""
 
 def get_current_device_resource() -> DeviceMemoryResource:
     """The current resource of the current device: the innermost ``using`` around the call, else the table's entry."""

@@ -1,7 +1,8 @@
 """The simulated device and its levers, for tests.
 
 ``TENURE_DEVICE=sim`` chooses it; ``TENURE_SIM_DEVICES`` and ``TENURE_SIM_MEMORY`` size it, or ``configure`` does;
-``TENURE_SIM_VIRTUAL_MEMORY=0`` makes its devices say that they cannot map pages.
+``TENURE_SIM_VIRTUAL_MEMORY=0`` makes its devices say that they cannot map pages, ``TENURE_SIM_PAGEABLE_ACCESS=1`` that they
+can use ordinary memory of the host.
 
 >>> tenure.sim.fail_next("cuMemAlloc", 2)
 >>> tenure.mr.CudaMemoryResource().allocate(100)
@@ -40,7 +41,7 @@ def set_memory(device: int, memory: _Size) -> None:
 def used(device: int = 0) -> int:
     """Bytes that the driver has handed out on a device."""
 
-def busy(stream: _AnyStream, ms: int) -> None:
+def busy(stream: _AnyStream, ms: float) -> None:
     """Keeps a stream busy for some milliseconds. On CUDA too."""
 
 @final

@@ -200,4 +200,26 @@ TEST(what_cannot_serve_refuses_and_the_capture_goes_on)
   CHECK(before.size() == bytes);
 }
 
+TEST(a_wait_for_the_device_ends_no_capture)
+{
+  cuda_stream const stream{cuda_stream::flags::non_blocking};
+  cuda_stream const other{cuda_stream::flags::non_blocking};
+  mr::pool_memory_resource pool{mr::cuda_memory_resource{}, 0};
+  for (std::uint32_t mode = 0; mode < 3; ++mode) {
+    device_buffer beside{bytes, other, pool};
+    graph made;
+    begin(stream, mode);
+    device_buffer output{bytes, stream, pool};
+    fill(beside, 0x11, other);
+    device_synchronize();
+    std::thread([] { device_synchronize(); }).join();
+    fill(output, static_cast<unsigned char>(0x40 + mode), stream);
+    end(stream, made);
+    CHECK(made.handle != 0);
+    CHECK(holds(beside, 0x11, other));
+    made.launch(stream);
+    CHECK(holds(output, static_cast<unsigned char>(0x40 + mode), stream));
+  }
+}
+
 int main() { return check::run_all("graphs.cpp"); }

@@ -127,7 +127,7 @@ static void events_are_recorded_with_the_stacks_that_somebody_tells(void)
   tenure_owner const nobody  = {NULL, NULL};
   tenure_resource const pool = pool_of(0);
   void* ptr                  = NULL;
-  CHECK_OK(tenure_stack_set_hook(tell, owner));
+  CHECK_OK(tenure_stack_set_source(tell, owner));
   CHECK_OK(tenure_history_record(1, 1, 0));
   CHECK_ERROR(tenure_try_allocate(pool, 777, 0, TENURE_STREAM_LEGACY, &ptr), TENURE_ERROR_WOULD_BLOCK);
   CHECK_OK(tenure_allocate(pool, 123456, 0, TENURE_STREAM_LEGACY, &ptr));
@@ -139,7 +139,7 @@ static void events_are_recorded_with_the_stacks_that_somebody_tells(void)
   CHECK(snapshot_has("[\"loader.c:7 load\",\"main.c:1 main\"]"));
   CHECK(!snapshot_has("\"action\":\"free\""));
   CHECK_EQ(released, 0);
-  CHECK_OK(tenure_stack_set_hook(NULL, nobody));
+  CHECK_OK(tenure_stack_set_source(NULL, nobody));
   CHECK_EQ(released, 1);
   CHECK_OK(tenure_resource_release(pool));
 }

@@ -551,6 +551,36 @@ static void a_wait_is_noted(void)
   }
 }
 
+/* What was freed on a stream is at hand for one that waits for it: no growth, and no further wait. */
+static void a_wait_between_streams_is_noted(void)
+{
+  size_t const big = 8 << 20;
+  int by_note;
+  for (by_note = 0; by_note < 2; ++by_note) {
+    tenure_resource cuda = 0, pool = 0;
+    tenure_stream a, b;
+    void* ptr   = NULL;
+    void* other = NULL;
+    REQUIRE_OK(tenure_cuda_resource(&cuda));
+    REQUIRE_OK(tenure_pool_create(cuda, NULL, &pool));
+    REQUIRE_OK(tenure_stream_create(-1, 1, &a));
+    REQUIRE_OK(tenure_stream_create(-1, 1, &b));
+    REQUIRE_OK(tenure_allocate(pool, 100, 0, b, &ptr));
+    CHECK_OK(tenure_deallocate(pool, ptr, 100, 0, b));
+    REQUIRE_OK(tenure_allocate(pool, big, 0, a, &ptr));
+    CHECK_OK(tenure_sim_busy(a, 20));
+    CHECK_OK(tenure_deallocate(pool, ptr, big, 0, a));
+    CHECK_OK(by_note ? tenure_note_wait(b, a) : tenure_stream_wait_stream(b, a));
+    REQUIRE_OK(tenure_allocate(pool, big, 0, b, &other));
+    CHECK(other == ptr);
+    CHECK_OK(tenure_deallocate(pool, other, big, 0, b));
+    CHECK_OK(tenure_stream_release(a.object));
+    CHECK_OK(tenure_stream_release(b.object));
+    CHECK_OK(tenure_resource_release(pool));
+    CHECK_OK(tenure_resource_release(cuda));
+  }
+}
+
 int main(void)
 {
   RUN(a_buffer_outlives_the_references_to_its_resource);
@@ -569,5 +599,6 @@ int main(void)
   RUN(a_buffer_keeps_its_stream);
   RUN(many_blocks_are_taken_and_freed_in_one_call);
   RUN(a_wait_is_noted);
+  RUN(a_wait_between_streams_is_noted);
   return check_finish("rules.c", 0);
 }

@@ -319,6 +319,8 @@ TEST(many_blocks_come_and_go_in_one_call)
   CHECK_EQ(counts->allocations, counts->frees);
   cuda_stream_legacy.note_sync();
   cuda_stream{cuda_stream::flags::non_blocking}.note_sync();
+  cuda_stream{cuda_stream::flags::non_blocking}.note_wait(cuda_stream_legacy);
+  cuda_stream_legacy.note_wait(cuda_stream{cuda_stream::flags::non_blocking});
 }
 
 TEST(statistics_nest)

@@ -224,8 +224,6 @@ def test_pool_arguments(cuda):
         mr.PoolMemoryResource(cuda, 2**50)
     with pytest.raises((ValueError, tenure.CudaError)):
         mr.PoolMemoryResource(cuda, device=77)
-    with pytest.raises(ValueError):
-        mr.CudaAsyncMemoryResource(enable_ipc=True, enable_fabric=True)
     with pytest.raises((ValueError, tenure.CudaError)):
         mr.CudaAsyncViewMemoryResource(0)
     with pytest.raises(TypeError):
@@ -267,3 +265,30 @@ def test_resources_cannot_be_pickled(pool):
         pickle.dumps(pool)
     with pytest.raises(TypeError):
         copy.deepcopy(pool)
+
+
+@pytest.mark.parametrize(
+    "kind, arguments, error, text",
+    [
+        ("PoolMemoryResource", ("80%", 1 << 20), ValueError, "initial_pool_size is '80%'"),
+        ("PoolMemoryResource", (2 << 20, "1MiB"), ValueError, "above maximum_pool_size, '1MiB'"),
+        ("PoolMemoryResource", (None, 10), ValueError, "maximum_pool_size is 10"),
+        ("PoolMemoryResource", (None, 0), ValueError, "maximum_pool_size is 0"),
+        ("PoolMemoryResource", ("5 zb",), ValueError, 'initial_pool_size is "5 zb"'),
+        ("LimitingResourceAdaptor", (0,), ValueError, "allocation_limit is 0"),
+        ("LimitingResourceAdaptor", ("1 xb",), ValueError, "allocation_limit is"),
+        ("ArenaMemoryResource", (32 << 10,), ValueError, "arena_size is 32768"),
+        ("FixedSizeMemoryResource", (1 << 20, -1), ValueError, "blocks_to_preallocate is -1"),
+    ],
+)
+def test_constructors_name_the_parameter(kind, arguments, error, text):
+    with pytest.raises(error, match=text):
+        getattr(tenure.mr, kind)(tenure.mr.CudaMemoryResource(), *arguments)
+
+
+@pytest.mark.parametrize(
+    "kind", ["PoolMemoryResource", "ArenaMemoryResource", "BinningMemoryResource", "FixedSizeMemoryResource"]
+)
+def test_an_upstream_that_is_none(kind):
+    with pytest.raises(TypeError, match="upstream_mr must be a resource"):
+        getattr(tenure.mr, kind)(None)

@@ -156,12 +156,30 @@ def test_exponents_that_make_no_sense(cuda, exponents, text):
         mr.BinningMemoryResource(cuda, *exponents)
 
 
+def test_a_bin_in_the_place_of_another(cuda):
+    """The new one serves from then on, blocks of the old one go home to the old one, and the figures are of both."""
+    bins = mr.BinningMemoryResource(cuda, 12, 12)
+    old = bins.allocate(4000)
+    counted = mr.StatisticsResourceAdaptor(cuda)
+    bins.add_bin(4096, counted)
+    assert bins.bin_mrs == [counted]
+    new = bins.allocate(4000)
+    assert counted.allocation_counts.current_count == 1 and bins.info().live_count == 2
+    bins.deallocate(old, 4000)
+    assert counted.allocation_counts.current_count == 1 and bins.info().live_count == 1
+    bins.deallocate(new, 4000)
+    assert counted.allocation_counts.current_count == 0
+    assert bins.trim() > 0  # what the old one kept
+    bins.add_bin(4096)  # there is one
+    bins.add_bin(4096, counted)  # and it is this one
+    assert bins.bin_mrs == [counted]
+
+
 def test_bins_that_make_no_sense(cuda):
     bins = mr.BinningMemoryResource(cuda, 12, 12)
     bins.add_bin(4000)  # there already, rounded
     for size, resource, text in (
         (0, None, "allocation_size is 0"),
-        (4096, cuda, "there is a bin of 4096 bytes"),
         (MIB, bins, "takes its memory from this"),
         (MIB, mr.LimitingResourceAdaptor(bins, 10), "takes its memory from this"),
         (MIB, mr.FixedSizeMemoryResource(cuda, 4096, 0), "4096"),

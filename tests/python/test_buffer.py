@@ -92,8 +92,9 @@ def test_copy(pool, stream):
     assert duplicate.mr is other and duplicate.stream == stream
     assert duplicate.ptr != buffer.ptr
     assert duplicate.tobytes() == PATTERN
-    # Without mr= the current resource, like every call that allocates.
-    assert buffer.copy().mr is tenure.mr.get_current_device_resource()
+    # Without mr= the buffer's own resource, whatever is current.
+    assert buffer.copy().mr is pool
+    assert copy.copy(duplicate).mr is other and copy.deepcopy(duplicate).mr is other
     for made in (copy.copy(buffer), copy.deepcopy(buffer)):
         assert made.tobytes() == PATTERN and made.ptr != buffer.ptr
 

@@ -1,11 +1,13 @@
 """Every fenced block of Python, C++ and Rust in the README and in docs/ is a program that stands alone: it is run.
 
 A block marked with another word (``text``, ``console``, none) is not code. A block may be kept from running by a comment
-before it, ``<!-- not run: why -->``; the reasons are shown by ``pytest -rs``.
+before it, ``<!-- not run: why -->``; the reasons are shown by ``pytest -rs``. A comment ``<!-- needs: cupy, torch -->`` says
+that a block needs a GPU and these modules.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -18,9 +20,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/libraries").glob("*.md"))]
 LANGUAGES = ("python", "cpp", "rust")
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
+NEEDS = re.compile(r"<!--\s*needs:\s*(.*?)\s*-->\s*\Z", re.DOTALL)
 NOT_RUN = re.compile(r"<!--\s*not run:\s*(.*?)\s*-->\s*\Z", re.DOTALL)
 
 if not (ROOT / "docs").is_dir():
@@ -43,10 +46,24 @@ def blocks_of(page: Path) -> list[Block]:
     found = []
     for match in FENCE.finditer(text):
         why = NOT_RUN.search(text[: match.start()])
+        needs = NEEDS.search(text[: match.start()])
         code = re.sub(rf"^{match['indent']}", "", match["code"], flags=re.MULTILINE)
         line = text.count("\n", 0, match.start()) + 1
-        found.append(Block(page.name, line, match["language"], code, why and why[1]))
+        found.append(Block(page.name, line, match["language"], code, why[1] if why else needs and lacking(needs[1])))
     return found
+
+
+def lacking(modules: str) -> str | None:
+    """What is not here of what a block needs: a GPU, and these modules."""
+    if os.environ.get("TENURE_TEST_DEVICE", "sim") != "cuda":
+        return "needs a GPU"
+    for module in re.split(r"\s*,\s*", modules):
+        try:
+            if importlib.util.find_spec(module) is None:
+                return f"needs the module {module}"
+        except ImportError:
+            return f"needs the module {module}"
+    return None
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]

@@ -196,3 +196,22 @@ def test_what_was_freed_before_a_wait_serves_other_streams(by_other_means, cuda)
     calls = tenure.sim.driver_calls("cuStreamWaitEvent")
     assert DeviceBuffer(size=8 << 20, stream=b, mr=pool).ptr == ptr
     assert tenure.sim.driver_calls("cuStreamWaitEvent") == calls
+
+
+@pytest.mark.needs_sim
+@pytest.mark.parametrize("by_other_means", [False, True])
+def test_what_was_freed_on_a_stream_is_at_hand_for_one_that_waits_for_it(by_other_means, cuda):
+    pool = mr.PoolMemoryResource(cuda)
+    a, b = Stream(non_blocking=True), Stream(non_blocking=True)
+    DeviceBuffer(size=100, stream=b, mr=pool).close()
+    buffer = DeviceBuffer(size=8 << 20, stream=a, mr=pool)
+    ptr = buffer.ptr
+    tenure.sim.busy(a, 20)
+    buffer.close()
+    if by_other_means:
+        b.note_wait(a)
+    else:
+        b.wait_stream(a)
+    calls = tenure.sim.driver_calls("cuStreamWaitEvent")
+    assert DeviceBuffer(size=8 << 20, stream=b, mr=pool).ptr == ptr
+    assert tenure.sim.driver_calls("cuStreamWaitEvent") == calls

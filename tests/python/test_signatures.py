@@ -32,7 +32,7 @@ CLASSES = {
     mr.CallbackMemoryResource: "(allocate_func, deallocate_func, *, device_accessible=True, host_accessible=False)",
     mr.using: "(mr)",
     tenure.DeviceBuffer: "(*, ptr=0, size=0, stream=None, mr=None)",
-    tenure.Stream: "(obj=None, *, device=None, non_blocking=False)",
+    tenure.Stream: "(obj=None, flags=None, *, device=None, non_blocking=False)",
 }
 
 METHODS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import threading
-import time
 import weakref
 
 import pytest
@@ -105,7 +104,7 @@ def test_a_wrong_protocol(answer):
         def __cuda_stream__(self):
             return answer
 
-    with pytest.raises((TypeError, ValueError)):
+    with pytest.raises((TypeError, ValueError, NotImplementedError)):
         Stream(Wrong())
 
 
@@ -140,12 +139,11 @@ def test_wrong_arguments():
 
 def test_order(pool):
     one, two = Stream(), Stream()
-    tenure.sim.busy(one, 60)
+    tenure.sim.busy(one, 200)
     assert not one.query()
     two.wait_stream(one)
-    start = time.perf_counter()
+    assert not two.query()
     two.synchronize()
-    assert time.perf_counter() - start > 0.03
     assert one.query() and two.query()
     tenure.synchronize()
 

@@ -24,6 +24,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import plugs  # beside this file
+
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
@@ -264,6 +266,13 @@ def main() -> int:
         cells = (f"{row[name]:.0f}" if row.get(name) is not None else "-" for name in names)
         print(f"{workload + ', ' + what:24}" + "".join(f"{cell:>14}" for cell in cells))
     print(f"{'bytearray, 1 KiB':24}{floor:>14.0f}   (what Python itself takes for an object with memory)")
+    # The libraries' own functions, through tenure and otherwise, each in a process of its own.
+    through, not_there, wrong = plugs.rows(options.quick)
+    missing += [line for line in not_there if line.partition(":")[0] not in {known.partition(":")[0] for known in missing}]
+    problems += wrong
+    if through:
+        print()
+        print(plugs.table(through))
     for line in missing:
         print(f"not here: {line}")
     for line in problems:
@@ -274,6 +283,7 @@ def main() -> int:
             for (workload, what), row in figures.items()
             for name, ns in row.items()
         ]
+        rows += through
         rows.append({"workload": "bytearray", "case": "1 KiB", "allocator": "none", "ns": floor})
         with open(options.json, "w") as file:
             json.dump({"python": sys.version.split()[0], "missing": missing, "failed": problems, "rows": rows}, file, indent=1)

@@ -2,7 +2,7 @@
 # Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
 #
 #   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover replay bench peers check sanitizer
-#                                  (default: all)
+#                                  cases rmm-tests (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
@@ -10,7 +10,8 @@
 # TENURE_DEVICE=sim runs the same on the simulated device. PYTHON names the Python.
 # Where the wheels of RMM (rmm, librmm, rapids-logger, for this Python) lie in the folder peers beside this file, they are
 # measured in the same run, and with a C++20 compiler (CXX) and CUDA's headers (CUDA_HOME) RMM's C++ resources too; so are
-# CuPy and PyTorch where this Python has them. Nothing is installed outside OUTDIR. QUICK=--quick makes the measuring short.
+# CuPy and PyTorch where this Python has them. Where a folder rmm-tests with RMM's own Python tests, or a folder cases with a suite
+# and its run_cases.py, lies beside this file, it is run on tenure and, where the wheels are there, on RMM. Nothing is installed outside OUTDIR. QUICK=--quick makes the measuring short.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/results}
@@ -133,7 +134,7 @@ if wants bench; then
 fi
 
 # The peers' packages, where their wheels are here.
-if { wants peers || wants sanitizer; } && compgen -G "$here/peers/*.whl" >/dev/null; then
+if { wants peers || wants sanitizer || wants cases || wants rmm-tests; } && compgen -G "$here/peers/*.whl" >/dev/null; then
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
 fi
 
@@ -152,7 +153,7 @@ compile_peers() {
 
 if wants peers; then
     start=$SECONDS code=0 why="" beside=peers-cpp.txt
-    PYTHONPATH=$site:$out/peers timeout $((limit * 2)) "$python" "$here/peers.py" ${QUICK:-} --json "$out/peers.json" >"$out/peers.txt" 2>"$out/logs/peers.log" </dev/null || code=$?
+    PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" "$here/peers.py" ${QUICK:-} --json "$out/peers.json" >"$out/peers.txt" 2>"$out/logs/peers.log" </dev/null || code=$?
     if why=$(compile_peers); then
         timeout $((limit * 2)) "$out/peers.program" ${QUICK:-} --json "$out/peers-cpp.json" >"$out/peers-cpp.txt" 2>"$out/logs/peers-cpp.log" </dev/null || code=$?
     else
@@ -196,6 +197,31 @@ if wants sanitizer; then
     else
         part sanitizer "sanitizer.txt, logs/sanitizer.log" $code $((SECONDS - start))
     fi
+fi
+
+# An empty folder is no suite.
+if wants cases && [ -f "$here/cases/run_cases.py" ]; then
+    start=$SECONDS code=0 beside=
+    timeout $((limit * 4)) "$python" "$here/cases/run_cases.py" --lib tenure --json "$out/cases-tenure.json" >"$out/cases-tenure.txt" 2>&1 </dev/null || code=$?
+    if [ -d "$out/peers/rmm" ]; then
+        PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" "$here/cases/run_cases.py" --lib rmm --json "$out/cases-rmm.json" >"$out/cases-rmm.txt" 2>&1 </dev/null
+        beside="; RMM: $(tail -n 1 "$out/cases-rmm.txt")"
+    fi
+    part cases "tenure: $(tail -n 1 "$out/cases-tenure.txt")$beside" $code $((SECONDS - start))
+elif wants cases; then
+    skipped cases "no folder cases with run_cases.py beside this file"
+fi
+
+if wants rmm-tests && [ -f "$here/rmm-tests/conftest.py" ]; then
+    start=$SECONDS code=0 beside=
+    (cd "$here/rmm-tests" && timeout $((limit * 4)) "$python" -m tenure.rmm -m pytest -q -ra -p no:cacheprovider .) >"$out/rmm-tests-tenure.txt" 2>&1 </dev/null || code=$?
+    if [ -d "$out/peers/rmm" ]; then
+        (cd "$here/rmm-tests" && PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" -m pytest -q -ra -p no:cacheprovider .) >"$out/rmm-tests-rmm.txt" 2>&1 </dev/null
+        beside="; on RMM: $(tail -n 1 "$out/rmm-tests-rmm.txt")"
+    fi
+    part rmm-tests "on tenure: $(tail -n 1 "$out/rmm-tests-tenure.txt")$beside" $code $((SECONDS - start))
+elif wants rmm-tests; then
+    skipped rmm-tests "no folder rmm-tests with RMM's Python tests beside this file"
 fi
 
 [ -f "$out/bench.txt" ] && cat "$out/bench.txt"

@@ -5,22 +5,24 @@ use std::ffi::c_void;
 use tenure_abi::*;
 use tenure_core::buffer::{Buffer, Foreign};
 use tenure_core::error::{Error, Result};
+use tenure_core::resource::registry;
 use tenure_core::stream::{StreamHold, StreamRef};
 
-use crate::guard::exports;
+use crate::guard::{exports, set};
 use crate::handles::{
-    BUFFERS, View, address, anchor_out, buffer_out, fill, fillable, owner, pointer, properties_of, resolved, stream,
-    stream_retain, view, writable, write,
+    BUFFERS, View, address, anchor_out, buffer_out, fill, fillable, kept_if_right, named_if_right, owner, pointer,
+    properties_of, resolved, stream, stream_retain, writable, write,
 };
 use crate::library::Context;
+use crate::resource::or_default;
 
 /// Works on a buffer.
 fn with<R>(buffer: tenure_buffer, f: impl FnOnce(&mut Buffer) -> Result<R>) -> Result<R> {
-    BUFFERS.with(buffer, view, f)?
+    BUFFERS.with(buffer, f)?
 }
 
 /// Notes that work on `stream` uses the buffer. Several threads may do so at once.
-fn use_on(buffer: tenure_buffer, stream: StreamHold) -> Result<()> {
+pub(crate) fn use_on(buffer: tenure_buffer, stream: StreamHold) -> Result<()> {
     let uses = BUFFERS.peek(buffer, |buffer| buffer.original())?.uses(stream);
     // What it knew already is dropped outside the lock.
     drop(BUFFERS.peek(buffer, |buffer| buffer.add_uses(uses))?);
@@ -40,10 +42,45 @@ fn stream_reference(hold: &StreamHold) -> Result<tenure_stream> {
     Ok(tenure_stream { raw: hold.value().as_raw(), object: handle })
 }
 
+/// Makes a buffer of what the thread has at hand: `None`, with nothing changed, where that is not what is wanted.
+///
+/// # Safety
+/// The stream is alive during the call; `out` is null or the address of a variable.
+#[inline]
+unsafe fn create_at_hand(
+    bytes: usize,
+    alignment: usize,
+    given: tenure_stream,
+    resource: tenure_resource,
+    out: *mut tenure_buffer,
+    may_ask: bool,
+) -> Option<tenure_status> {
+    // SAFETY: by this function's contract.
+    let (out, home) = (unsafe { out.as_mut() }?, unsafe { kept_if_right(given) }?);
+    if !may_ask && !home.as_carried().outlives_call() {
+        return None;
+    }
+    let named = named_if_right(resource)?;
+    let made = match Buffer::block_at_hand(bytes, or_default(alignment), &home, &named)? {
+        Ok(block) => BUFFERS.insert_with(|| Buffer::of_block(&block, home, named.light())),
+        Err(error) => Err(*error),
+    };
+    Some(match made {
+        Ok(handle) => {
+            *out = handle;
+            TENURE_OK
+        }
+        Err(error) => set(error),
+    })
+}
+
 exports! { guard:
     fn tenure_buffer_create(
         bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
-    ) {
+    ) first {
+        // SAFETY: by the contract of the C ABI.
+        unsafe { create_at_hand(bytes, alignment, given, resource, out, true) }
+    } {
         writable(out)?;
         let home = stream(given)?;
         let resource = resolved(resource, home.as_carried())?;
@@ -157,7 +194,7 @@ exports! { guard:
         if let Err(error) = use_on(buffer, used) {
             // Another call has it, against the rules: then nothing may read it any more when this one returns.
             let waited = tenure_core::ops::synchronize(home.as_carried(), -1);
-            drop(BUFFERS.remove(copy, view, |copy| copy.close(Some(home))));
+            drop(BUFFERS.remove(copy, |copy| copy.close(Some(home))));
             waited?;
             return Err(error);
         }
@@ -175,10 +212,12 @@ exports! { guard:
 }
 
 exports! { guard_release:
-    fn tenure_buffer_destroy(buffer: tenure_buffer) {
+    fn tenure_buffer_destroy(buffer: tenure_buffer) first {
+        BUFFERS.end_if(buffer, Buffer::close_at_hand).then_some(TENURE_OK)
+    } {
         // A wrong free ends the buffer all the same: the block stays with its resource, which still counts it.
         let mut wrong = None;
-        let gone = BUFFERS.remove(buffer, view, |buffer| match buffer.close(None) {
+        let gone = BUFFERS.remove(buffer, |buffer| match buffer.close(None) {
             Err(error @ (Error::Misuse(_) | Error::BadHandle(_))) => {
                 buffer.abandon();
                 wrong = Some(error);
@@ -226,7 +265,10 @@ exports! { run:
 exports! { try guard:
     fn tenure_buffer_try_create(
         bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
-    ) {
+    ) first {
+        // SAFETY: by the contract of the C ABI.
+        unsafe { create_at_hand(bytes, alignment, given, resource, out, false) }
+    } {
         writable(out)?;
         let home = stream(given)?;
         if resource == TENURE_RESOURCE_CURRENT && (home.held().is_none() && !home.value().is_special()) {
@@ -239,7 +281,10 @@ exports! { try guard:
 }
 
 exports! { try guard_release:
-    fn tenure_buffer_try_destroy(buffer: tenure_buffer) {
-        BUFFERS.remove(buffer, view, Buffer::try_close)?;
+    fn tenure_buffer_try_destroy(buffer: tenure_buffer) first {
+        let ended = registry::without_waiting(|| BUFFERS.end_if(buffer, Buffer::close_at_hand));
+        ended.then(|| if registry::has_deferred() { TENURE_OK_COLLECT } else { TENURE_OK })
+    } {
+        drop(BUFFERS.remove(buffer, Buffer::try_close)?);
     }
 }

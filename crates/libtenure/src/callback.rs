@@ -16,6 +16,7 @@ static INTERPRETER_GONE: AtomicBool = AtomicBool::new(false);
 /// From now on no user function of an interpreted language is entered, and none of its owners released.
 pub(crate) fn interpreter_exit() {
     INTERPRETER_GONE.store(true, Ordering::Release);
+    tenure_core::adaptor::thread_safe::interpreter_exit();
 }
 
 /// The functions and their context.

@@ -12,8 +12,8 @@ use crate::guard::exports;
 use crate::handles::{stream, writable, write};
 use crate::slab::Slab;
 
-static ARENAS: Slab<SharedArena, ()> = Slab::new(4, "shared arena");
-static GRAPHS: Slab<Graph, ()> = Slab::new(6, "graph");
+static ARENAS: Slab<SharedArena, ()> = Slab::new(4, "shared arena", |_| ());
+static GRAPHS: Slab<Graph, ()> = Slab::new(6, "graph", |_| ());
 
 fn arena(handle: tenure_shared_arena) -> Result<Option<SharedArena>> {
     if handle == 0 {
@@ -66,7 +66,7 @@ fn enter(hold: &StreamHold) -> Result<(&'static Driver, Current)> {
 exports! { guard:
     fn tenure_shared_arena_create(out: *mut tenure_shared_arena) {
         writable(out)?;
-        write(out, ARENAS.insert(SharedArena::new(), ()).map_err(|(error, _)| error)?)?;
+        write(out, ARENAS.insert(SharedArena::new())?)?;
     }
 
     fn tenure_capture_scope_enter(
@@ -90,7 +90,7 @@ exports! { guard:
     fn tenure_sim_capture_end(given: tenure_stream, out: *mut tenure_graph) {
         writable(out)?;
         let graph = Graph::end(&stream(given)?)?;
-        write(out, GRAPHS.insert(graph, ()).map_err(|(error, _)| error)?)?;
+        write(out, GRAPHS.insert(graph)?)?;
     }
 
     fn tenure_sim_graph_launch(graph: tenure_graph, given: tenure_stream) {
@@ -105,7 +105,7 @@ exports! { guard:
 
 exports! { guard_release:
     fn tenure_shared_arena_release(arena: tenure_shared_arena) {
-        drop(ARENAS.remove(arena, |_| (), |_| Ok(()))?);
+        drop(ARENAS.remove(arena, |_| Ok(()))?);
     }
 
     fn tenure_capture_scope_exit(scope: tenure_capture_scope) {
@@ -113,6 +113,6 @@ exports! { guard_release:
     }
 
     fn tenure_sim_graph_destroy(graph: tenure_graph) {
-        drop(GRAPHS.remove(graph, |_| (), |_| Ok(()))?);
+        drop(GRAPHS.remove(graph, |_| Ok(()))?);
     }
 }

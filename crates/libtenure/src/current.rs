@@ -11,7 +11,12 @@ use crate::handles::{anchor_out, light_out, named, owner, writable, write};
 use crate::library::Context;
 
 exports! { guard:
-    fn tenure_current_get(device: i32, out: *mut tenure_resource) {
+    fn tenure_current_get(device: i32, out: *mut tenure_resource) first {
+        // SAFETY: the address of a variable of the caller, where it is not null.
+        let out = unsafe { out.as_mut() }?;
+        *out = light_out(current::get_at_hand(device)?);
+        Some(TENURE_OK)
+    } {
         writable(out)?;
         write(out, light_out(current::get(device)?))?;
     }

@@ -115,8 +115,9 @@ exports! { guard:
     }
 
     fn tenure_device_synchronize(device: i32) {
-        found(device)?.synchronize()?;
-        ops::noted_device(ordinal(device)?);
+        let device = ordinal(device)?;
+        device::prove(device)?;
+        ops::noted_device(device);
     }
 
     fn tenure_device_used(device: i32, out: *mut u64) {
@@ -166,6 +167,11 @@ exports! { guard:
         ops::note_sync(stream(given)?.as_carried())?;
     }
 
+    fn tenure_note_wait(given: tenure_stream, other: tenure_stream) {
+        let (given, other) = (stream(given)?, stream(other)?);
+        ops::note_wait(given.as_carried(), other.as_carried())?;
+    }
+
     fn tenure_stream_query(given: tenure_stream, out: *mut u32) {
         writable(out)?;
         write(out, u32::from(ops::is_idle(stream(given)?.as_carried(), -1)?))?;
@@ -174,6 +180,7 @@ exports! { guard:
     fn tenure_stream_wait_stream(given: tenure_stream, other: tenure_stream) {
         let (given, other) = (stream(given)?, stream(other)?);
         ops::order_after(given.as_carried(), other.as_carried(), -1)?;
+        ops::noted_wait(given.as_carried(), other.as_carried());
     }
 
     fn tenure_copy_async(

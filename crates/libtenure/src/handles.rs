@@ -5,6 +5,7 @@
 //! another.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::ManuallyDrop;
 
 use tenure_abi::*;
 use tenure_core::buffer::Buffer;
@@ -13,15 +14,15 @@ use tenure_core::resource::{Light, Named, Properties, Resource};
 use tenure_core::stream::{StreamHold, StreamObject, StreamRef};
 use tenure_core::sync::atomic::{AtomicPtr, Ordering};
 use tenure_core::sync::{Arc, OnceCell, Weak};
-use tenure_driver::RawStream;
+use tenure_driver::{RawStream, process};
 
 use crate::slab::Slab;
 use crate::tickets;
 
 const LIGHT: u64 = 1 << 63;
 
-pub(crate) static BUFFERS: Slab<Buffer, View> = Slab::new(2, "buffer");
-pub(crate) static STREAMS: Slab<StreamSeat, ()> = Slab::new(3, "stream");
+pub(crate) static BUFFERS: Slab<Buffer, View> = Slab::new(2, "buffer", view);
+pub(crate) static STREAMS: Slab<StreamSeat, ()> = Slab::new(3, "stream", |_| ());
 
 /// The seat of a stream object. It stays until the object ends, which may be long after the clients' last reference: a
 /// buffer that names the stream can give its handle out again.
@@ -106,6 +107,17 @@ pub(crate) fn release(resource: tenure_resource) -> Result<()> {
     }
     drop(Light::from_raw(named));
     Ok(())
+}
+
+/// [`release`] of a light, where nothing about it must be looked at.
+#[inline]
+pub(crate) fn release_at_hand(resource: tenure_resource) -> bool {
+    if resource & LIGHT == 0 || tickets::are_checked() || process::unusable() {
+        return false;
+    }
+    let Some(named) = named_if_right(resource) else { return false };
+    drop(Light::from_raw(named));
+    true
 }
 
 pub(crate) fn property_bits(p: Properties) -> u32 {
@@ -194,6 +206,23 @@ pub(crate) unsafe fn carried_if_right<'a>(given: tenure_stream) -> Option<Stream
     })
 }
 
+/// [`stream`] where nothing about the stream is wrong.
+///
+/// # Safety
+/// As for [`carried`].
+#[inline]
+pub(crate) unsafe fn kept_if_right(given: tenure_stream) -> Option<StreamHold> {
+    // SAFETY: by this function's contract.
+    let stream = unsafe { carried_if_right(given) }?;
+    if stream.object.is_none() {
+        return Some(StreamHold::raw(stream.raw));
+    }
+    // SAFETY: the pointer is one of `Weak::as_ptr`, and the stream's seat keeps a weak reference for as long as the pointer is
+    // there. What is made here is not dropped, since it is that one.
+    let weak = ManuallyDrop::new(unsafe { Weak::from_raw(POINTERS.get(given.object)?) });
+    Some(StreamHold::object(weak.upgrade()?))
+}
+
 /// The resource of a reference, where that is alive and named as usual.
 #[inline]
 pub(crate) fn named_if_right(resource: tenure_resource) -> Option<Named> {
@@ -241,14 +270,16 @@ fn stream_object(handle: tenure_stream_object) -> Result<Arc<StreamObject>> {
 /// Seats a stream object; the client holds one reference.
 pub(crate) fn stream_out(object: Arc<StreamObject>) -> Result<tenure_stream> {
     let raw = object.raw().as_raw();
-    let seat = StreamSeat { weak: Arc::downgrade(&object), kept: Some(object.clone()), references: 1 };
-    let handle = STREAMS.insert(seat, ()).map_err(|(error, _)| error)?;
+    let weak = Arc::downgrade(&object);
+    let pointer = weak.as_ptr();
+    let seat = StreamSeat { weak, kept: Some(object.clone()), references: 1 };
+    let handle = STREAMS.insert(seat)?;
     object.seat(handle, |handle| {
         POINTERS.set(handle, std::ptr::null());
         // Only the seat goes; what it kept has gone before, or this would not run.
-        let _ = STREAMS.remove(handle, |_| (), |_| Ok(()));
+        let _ = STREAMS.remove(handle, |_| Ok(()));
     });
-    POINTERS.set(handle, Arc::as_ptr(&object));
+    POINTERS.set(handle, pointer);
     Ok(tenure_stream { raw, object: handle })
 }
 
@@ -293,12 +324,9 @@ pub(crate) fn view(buffer: &Buffer) -> View {
     }
 }
 
+#[inline]
 pub(crate) fn buffer_out(buffer: Buffer) -> Result<tenure_buffer> {
-    let seen = view(&buffer);
-    BUFFERS.insert(buffer, seen).map_err(|(error, buffer)| {
-        drop(buffer);
-        error
-    })
+    BUFFERS.insert(buffer)
 }
 
 // ------------------------------------------------------------------ pointers of the caller

@@ -11,6 +11,9 @@
 
 #![allow(clippy::missing_safety_doc, reason = "the contract of each exported function is its text in tenure-abi")]
 
+use tenure_core::sync;
+
+mod adaptors;
 mod bins;
 mod buffer;
 mod callback;
@@ -21,12 +24,16 @@ mod guard;
 mod handles;
 mod instance;
 mod library;
+mod logging;
 mod low_memory;
 mod many;
 mod observe;
+mod place;
 mod resource;
+mod scopes;
 mod sim;
 mod slab;
+mod stream_pool;
 mod table;
 #[cfg(test)]
 mod tests;

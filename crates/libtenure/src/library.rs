@@ -15,6 +15,7 @@ pub(crate) fn at_driver_init() {
     extern "C" fn ending() {
         tenure_driver::process::begin_exit();
         tenure_core::pool::end_background();
+        tenure_core::adaptor::logging::finish_all();
     }
     // SAFETY: registers a function without arguments. A failure (no room in the table) leaves exit as unsafe as without
     // tenure; nothing better can be done.

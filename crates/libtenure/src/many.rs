@@ -11,7 +11,7 @@ use tenure_core::buffer::Buffer;
 use tenure_core::error::{Error, Result};
 
 use crate::guard::exports;
-use crate::handles::{BUFFERS, address, buffer_out, carried, named, pointer, resolved, stream, view, write};
+use crate::handles::{BUFFERS, address, buffer_out, carried, named, pointer, resolved, stream, write};
 use crate::resource::or_default;
 
 fn checked<T>(array: *const T, count: usize, what: &str) -> Result<()> {
@@ -101,7 +101,7 @@ exports! { guard:
             for buffer in out.iter_mut() {
                 let handle = std::mem::take(buffer);
                 if handle != 0 {
-                    drop(BUFFERS.remove(handle, view, |buffer| buffer.close(None)));
+                    drop(BUFFERS.remove(handle, |buffer| buffer.close(None)));
                 }
             }
             return Err(error);

@@ -4,27 +4,10 @@ use std::ffi::{CString, c_char, c_void};
 
 use tenure_abi::*;
 use tenure_core::error::Error;
-use tenure_core::observe::{self, By, StackHook, history, snapshot};
-use tenure_core::sync::Arc;
+use tenure_core::observe::{self, By, history, snapshot};
 
 use crate::guard::{self, exports};
-use crate::handles::{owner, text, text_out, writable, write};
-use crate::library::Context;
-
-/// Bytes of a stack at most.
-const STACK: usize = 8 << 10;
-
-fn told(hook: unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> usize, given: tenure_owner) -> Arc<StackHook> {
-    let context = Context(given.context, owner(given));
-    Arc::new(move || {
-        let context = &context;
-        let mut room = [0u8; STACK];
-        // SAFETY: the owner keeps the context alive, and it is held by this closure; the room is as long as is said.
-        let written = unsafe { hook(context.0, room.as_mut_ptr().cast(), room.len()) };
-        let text = room.get(..written.min(STACK))?;
-        (!text.is_empty()).then(|| String::from_utf8_lossy(text).into_owned())
-    })
-}
+use crate::handles::{text, text_out, writable, write};
 
 exports! { run:
     fn tenure_tag_push(name: *const c_char, out: *mut tenure_tag) {
@@ -88,10 +71,6 @@ exports! { guard:
     fn tenure_history_record(on: u32, stacks: u32, max_entries: usize) {
         let most = if max_entries == 0 { history::DEFAULT_ENTRIES } else { max_entries };
         history::record(on != 0, stacks != 0, most)?;
-    }
-
-    fn tenure_stack_set_hook(hook: tenure_stack_fn, given: tenure_owner) {
-        drop(observe::set_stack_hook(hook.map(|hook| told(hook, given))));
     }
 
     fn tenure_error_explain() {

@@ -11,19 +11,20 @@ use tenure_core::resource::leaf::{AsyncOptions, AsyncPool, HandleType, shared};
 use tenure_core::resource::{DEFAULT_ALIGNMENT, Resource, registry};
 use tenure_core::sync::Mutex;
 
+use crate::adaptors::asked_by;
 use crate::callback::{Functions, face_of};
 use crate::device::ordinal;
 use crate::guard::{exports, set};
 use crate::handles::{
     address, anchor_out, carried, carried_if_right, fill, fillable, light_out, named, named_if_right, options, pointer,
-    properties_of, property_bits, release, resolved, sized, text, upstream, writable, write,
+    properties_of, property_bits, release, release_at_hand, resolved, sized, text, upstream, writable, write,
 };
 
 pub(crate) fn or_default(alignment: usize) -> usize {
     if alignment == 0 { DEFAULT_ALIGNMENT } else { alignment }
 }
 
-fn statistics_of(counters: Counters) -> tenure_statistics {
+pub(crate) fn statistics_of(counters: Counters) -> tenure_statistics {
     tenure_statistics {
         size: size_of::<tenure_statistics>(),
         current_bytes: counters.bytes.value,
@@ -35,7 +36,7 @@ fn statistics_of(counters: Counters) -> tenure_statistics {
     }
 }
 
-fn statistics<R>(resource: tenure_resource, f: impl FnOnce(&Statistics) -> Result<R>) -> Result<R> {
+pub(crate) fn statistics<R>(resource: tenure_resource, f: impl FnOnce(&Statistics) -> Result<R>) -> Result<R> {
     let named = named(resource)?;
     let statistics = named.downcast::<Statistics>().ok_or_else(|| {
         let kind = named.body().kind();
@@ -119,8 +120,11 @@ exports! { guard:
             0 => HandleType::None,
             1 => HandleType::FileDescriptor,
             8 => HandleType::Fabric,
+            9 => HandleType::FileDescriptorOrFabric,
             other => {
-                return Err(Error::invalid(format!("handle_type {other} is unknown: 0 is none, 1 a file descriptor, 8 fabric")));
+                return Err(Error::invalid(format!(
+                    "handle_type {other} is unknown: 0 is none, 1 a file descriptor, 8 fabric, 9 either"
+                )));
             }
         };
         let pool = AsyncPool::new(AsyncOptions {
@@ -164,6 +168,11 @@ exports! { guard:
 
     fn tenure_limiting_create(above: tenure_resource, limit: u64, out: *mut tenure_resource) {
         writable(out)?;
+        if limit == 0 {
+            return Err(Error::invalid(
+                "allocation_limit is 0 bytes, under which nothing can be allocated: give the bytes that may be in use at once",
+            ));
+        }
         write(out, anchor_out(Resource::new(Limiting::new(upstream(above)?, limit))?))?;
     }
 
@@ -344,7 +353,9 @@ exports! { guard:
 }
 
 exports! { guard_release:
-    fn tenure_resource_release(resource: tenure_resource) {
+    fn tenure_resource_release(resource: tenure_resource) first {
+        release_at_hand(resource).then_some(TENURE_OK)
+    } {
         release(resource)?;
     }
 
@@ -388,11 +399,12 @@ exports! { run:
     ) {
         writable(out)?;
         let named = named(resource)?;
-        let context = named
-            .downcast::<CallbackResource>()
-            .filter(|callback| callback.callbacks().face() == face_of(drop))
-            .map_or(std::ptr::null_mut(), CallbackResource::context);
-        write(out, context)?;
+        let context = match named.downcast::<CallbackResource>() {
+            Some(callback) => Some((callback.callbacks().face(), callback.context())),
+            None => asked_by(named),
+        };
+        let context = context.filter(|(face, _)| *face == face_of(drop));
+        write(out, context.map_or(std::ptr::null_mut(), |(_, context)| context))?;
     }
 }
 

@@ -2,78 +2,127 @@
 //!
 //! ```text
 //!   handle = tag (4 bits) | generation (30 bits) | index (30 bits)
+//!
+//!   thread: free places, 64 at most  <--32 at a time-->  free places of all threads
 //! ```
 //!
-//! A place is locked for as long as it takes to move its tenant in or out, never while the engine works on the tenant: an
-//! operation takes the tenant out and puts it back. A second call that names the same tenant meanwhile is an error and not
-//! a wait, so that a callback which names the buffer that it is being called for gets an answer. What only reads a tenant
-//! or adds to it, and calls nobody, is done under the lock ([`Slab::peek`]): any number of threads may do so at once.
+//! A tenant is worked on in its place, which says meanwhile that it is out (see `place.rs`). A second call that names the
+//! same tenant then is an error and not a wait, so that a callback which names the buffer that it is being called for gets an
+//! answer. What only reads a tenant or adds to it, and calls nobody, holds it for that long ([`Slab::peek`]): any number of
+//! threads may do so at once.
 //!
-//! A thread takes a free place from its own shard, else half of another's, and only then a new one: where one thread makes
-//! and another ends, the places go round.
+//! A thread takes the place that it gave back last, and where it has none some that others gave back, and only then a new one:
+//! where one thread makes and another ends, the places go round. What an ending thread has goes to all.
+//!
+//! **Cost**: a tenant comes and goes with one compare-exchange, and a read of the thread's own storage for each.
+
+use std::cell::RefCell;
 
 use tenure_core::error::{Error, Result};
 use tenure_core::sync::atomic::{AtomicUsize, Ordering};
 use tenure_core::sync::{Mutex, OnceCell};
 use tenure_driver::process;
 
+use crate::place::{Held, Place, Refusal};
+
 const CHUNK: usize = 256;
 const CHUNKS: usize = 1 << 16;
 const INDEX_BITS: u32 = 30;
 const MASK: u64 = (1 << INDEX_BITS) - 1;
-const SHARDS: usize = 16;
+/// Free places that a thread keeps at most, and how many go at a time.
+const NEAR: usize = 64;
+const BATCH: usize = NEAR / 2;
+/// No tag is above.
+const TAGS: usize = 8;
 
-/// The free places of the threads that use this shard, on cache lines of its own.
-#[repr(align(128))]
+/// The free places of all threads.
 struct Free {
     /// How many there are, for those who look for some: read without the lock.
     count: AtomicUsize,
     places: Mutex<Vec<u32>>,
 }
 
-enum Tenant<T> {
-    Nobody,
-    Here(T),
-    /// An operation has it.
-    Out,
+impl Free {
+    /// Takes some.
+    #[cold]
+    fn draw(&self, into: &mut Vec<u32>) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut places = self.places.lock();
+        let keep = places.len().saturating_sub(BATCH);
+        into.extend(places.drain(keep..));
+        self.count.store(keep, Ordering::Relaxed);
+    }
+
+    /// Gives some back.
+    #[cold]
+    fn give(&self, given: impl IntoIterator<Item = u32>) {
+        let mut places = self.places.lock();
+        places.extend(given);
+        self.count.store(places.len(), Ordering::Relaxed);
+    }
 }
 
-struct Place<T, V> {
-    generation: u64,
-    tenant: Tenant<T>,
-    view: Option<V>,
+/// The free places that a thread has of one slab.
+struct Near {
+    home: Option<&'static Free>,
+    places: Vec<u32>,
 }
 
-type Chunk<T, V> = Box<[Mutex<Place<T, V>>]>;
+/// What a thread has of each slab, by the tag.
+struct Nearby([Near; TAGS]);
 
-/// A set of tenants `T`, each with a copy of what may be asked of it at any time, `V`.
-pub(crate) struct Slab<T, V> {
-    tag: u64,
-    what: &'static str,
-    chunks: [OnceCell<Chunk<T, V>>; CHUNKS],
-    used: AtomicUsize,
-    free: [Free; SHARDS],
+impl Drop for Nearby {
+    fn drop(&mut self) {
+        if process::unusable() {
+            // In a forked child the lock may be held by a thread that does not exist.
+            return;
+        }
+        for near in &mut self.0 {
+            if let Some(home) = near.home {
+                home.give(near.places.drain(..));
+            }
+        }
+    }
 }
 
 thread_local! {
-    static SHARD: usize = {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS
-    };
+    static NEARBY: RefCell<Nearby> =
+        const { RefCell::new(Nearby([const { Near { home: None, places: Vec::new() } }; TAGS])) };
 }
 
-fn shard() -> usize {
-    SHARD.try_with(|s| *s).unwrap_or(0)
+/// On cache lines of its own: neighbours belong to several threads.
+#[repr(align(64))]
+struct Own<T, V>(Place<T, V>);
+
+type Chunk<T, V> = Box<[Own<T, V>]>;
+
+/// A set of tenants `T`, each with a copy of what may be asked of it at any time, `V`.
+pub(crate) struct Slab<T: 'static, V: 'static> {
+    tag: u64,
+    what: &'static str,
+    view: fn(&T) -> V,
+    chunks: [OnceCell<Chunk<T, V>>; CHUNKS],
+    used: AtomicUsize,
+    free: Free,
+}
+
+/// In a forked child whoever holds a place may be a thread that does not exist.
+fn is_lost() -> bool {
+    process::forked()
 }
 
 impl<T, V: Copy> Slab<T, V> {
-    pub(crate) const fn new(tag: u64, what: &'static str) -> Self {
+    /// An empty one. Slabs of one process have different tags, all below [`TAGS`].
+    pub(crate) const fn new(tag: u64, what: &'static str, view: fn(&T) -> V) -> Self {
         Self {
             tag,
             what,
+            view,
             chunks: [const { OnceCell::new() }; CHUNKS],
             used: AtomicUsize::new(0),
-            free: [const { Free { count: AtomicUsize::new(0), places: Mutex::new(Vec::new()) } }; SHARDS],
+            free: Free { count: AtomicUsize::new(0), places: Mutex::new(Vec::new()) },
         }
     }
 
@@ -83,15 +132,9 @@ impl<T, V: Copy> Slab<T, V> {
         self.used.load(Ordering::Relaxed)
     }
 
-    fn place(&self, index: usize) -> Option<&Mutex<Place<T, V>>> {
-        self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
-    }
-
-    fn index_of(&self, handle: u64) -> Result<(usize, u64)> {
-        if handle >> 60 != self.tag {
-            return Err(self.bad());
-        }
-        Ok(((handle & MASK) as usize, (handle >> INDEX_BITS) & MASK))
+    #[inline]
+    fn place(&self, index: usize) -> Option<&Place<T, V>> {
+        Some(&self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?.0)
     }
 
     /// The number of the place that a handle names, whoever is there.
@@ -100,181 +143,165 @@ impl<T, V: Copy> Slab<T, V> {
         (handle >> 60 == self.tag).then_some((handle & MASK) as usize)
     }
 
+    #[inline]
+    fn find(&self, handle: u64) -> Option<(&Place<T, V>, u64)> {
+        Some((self.place(self.index(handle)?)?, (handle >> INDEX_BITS) & MASK))
+    }
+
+    #[cold]
     fn bad(&self) -> Error {
         Error::BadHandle(format!("this {} handle is null, was given back, or is not one of tenure's", self.what))
     }
 
-    fn busy(&self) -> Error {
-        Error::invalid(format!("another call is working on this {0}: a {0} is used by one call at a time", self.what))
+    #[cold]
+    fn refused(&self, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Bad => self.bad(),
+            Refusal::Busy => Error::invalid(format!(
+                "another call is working on this {0}: a {0} is used by one call at a time",
+                self.what
+            )),
+            Refusal::Lost => Error::Forked,
+        }
     }
 
-    /// A place that nobody has: of this thread's shard, else of another, half of whose places move here.
-    fn free_place(&self) -> Option<u32> {
-        let own = shard();
-        let pop = |places: &mut Vec<u32>| {
-            let popped = places.pop();
-            self.free[own].count.store(places.len(), Ordering::Relaxed);
-            popped
+    #[inline]
+    fn hold(&self, handle: u64) -> Result<Held<'_, T, V>> {
+        let (place, generation) = self.find(handle).ok_or_else(|| self.bad())?;
+        place.hold(generation, is_lost).map_err(|refusal| self.refused(refusal))
+    }
+
+    /// Runs `f` with what this thread has nearby; `None` where its storage is gone.
+    #[inline]
+    fn near<R>(&'static self, f: impl FnOnce(&mut Vec<u32>) -> R) -> Option<R> {
+        let near = |nearby: &RefCell<Nearby>| {
+            let mut nearby = nearby.try_borrow_mut().ok()?;
+            let near = &mut nearby.0[self.tag as usize % TAGS];
+            if near.home.is_none() {
+                near.home = Some(&self.free);
+                near.places.reserve(NEAR);
+            }
+            Some(f(&mut near.places))
         };
-        if let Some(place) = pop(&mut self.free[own].places.lock()) {
-            return Some(place);
+        NEARBY.try_with(near).ok().flatten()
+    }
+
+    /// A place that nobody has: of this thread's, else of all.
+    #[inline]
+    fn free_place(&'static self) -> Option<u32> {
+        self.near(|places| {
+            if places.is_empty() {
+                self.free.draw(places);
+            }
+            places.pop()
+        })
+        .flatten()
+    }
+
+    /// Nobody is there any more.
+    #[inline]
+    fn vacated(&'static self, handle: u64) {
+        // A place whose generations are used up is not given out again, so that no handle ever comes back.
+        let Some(index) = self.index(handle).filter(|_| (handle >> INDEX_BITS) & MASK < MASK) else { return };
+        let kept = self.near(|places| {
+            if places.len() >= NEAR {
+                self.free.give(places.drain(..BATCH));
+            }
+            places.push(index as u32);
+        });
+        if kept.is_none() {
+            self.free.give([index as u32]);
         }
-        let other = (1..SHARDS)
-            .map(|step| &self.free[(own + step) % SHARDS])
-            .find(|free| free.count.load(Ordering::Relaxed) != 0)?;
-        let moved = {
-            let mut places = other.places.lock();
-            let keep = places.len() / 2;
-            let moved = places.split_off(keep);
-            other.count.store(keep, Ordering::Relaxed);
-            moved
-        };
-        // One shard's lock at a time.
-        let mut places = self.free[own].places.lock();
-        places.extend(moved);
-        pop(&mut places)
     }
 
     /// Takes a tenant in.
-    pub(crate) fn insert(&self, tenant: T, view: V) -> Result<u64, (Error, T)> {
-        let index = match self.free_place() {
-            Some(index) => index as usize,
-            None => {
-                let index = self.used.fetch_add(1, Ordering::Relaxed);
-                let Some(chunk) = self.chunks.get(index / CHUNK) else {
-                    self.used.fetch_sub(1, Ordering::Relaxed);
-                    return Err((Error::invalid(format!("more than 16 million {}s are alive", self.what)), tenant));
-                };
-                chunk.get_or_init(|| {
-                    (0..CHUNK)
-                        .map(|_| Mutex::new(Place { generation: 0, tenant: Tenant::Nobody, view: None }))
-                        .collect()
-                });
-                index
-            }
+    ///
+    /// # Errors
+    /// There are too many; the tenant is dropped.
+    #[inline]
+    pub(crate) fn insert(&'static self, tenant: T) -> Result<u64> {
+        self.insert_with(|| tenant)
+    }
+
+    /// Takes in a tenant that is made in its place.
+    ///
+    /// # Errors
+    /// There are too many; the tenant is made and dropped.
+    #[inline]
+    pub(crate) fn insert_with(&'static self, make: impl FnOnce() -> T) -> Result<u64> {
+        let found = match self.free_place() {
+            Some(index) => Ok(index as usize),
+            None => self.new_place(),
         };
-        let Some(place) = self.place(index) else {
-            return Err((Error::Internal("a place of a slab is missing".into()), tenant));
-        };
-        let mut place = place.lock();
-        place.generation = (place.generation + 1) & MASK;
-        place.tenant = Tenant::Here(tenant);
-        place.view = Some(view);
-        Ok((self.tag << 60) | (place.generation << INDEX_BITS) | index as u64)
-    }
-
-    /// What may be asked at any time.
-    pub(crate) fn view(&self, handle: u64) -> Result<V> {
-        let (index, generation) = self.index_of(handle)?;
-        let place = self.place(index).ok_or_else(|| self.bad())?;
-        // In a forked child the lock may be held by a thread that does not exist.
-        let place = if process::forked() { place.try_lock().ok_or(Error::Forked)? } else { place.lock() };
-        if place.generation != generation {
-            return Err(self.bad());
-        }
-        place.view.ok_or_else(|| self.bad())
-    }
-
-    fn take(&self, handle: u64) -> Result<T> {
-        let (index, generation) = self.index_of(handle)?;
-        let mut place = self.place(index).ok_or_else(|| self.bad())?.lock();
-        if place.generation != generation {
-            return Err(self.bad());
-        }
-        match std::mem::replace(&mut place.tenant, Tenant::Out) {
-            Tenant::Here(tenant) => Ok(tenant),
-            Tenant::Out => Err(self.busy()),
-            Tenant::Nobody => {
-                place.tenant = Tenant::Nobody;
-                Err(self.bad())
-            }
-        }
-    }
-
-    fn put_back(&self, handle: u64, tenant: T, view: V) {
-        if let Ok((index, _)) = self.index_of(handle)
-            && let Some(place) = self.place(index)
-        {
-            let mut place = place.lock();
-            place.tenant = Tenant::Here(tenant);
-            place.view = Some(view);
-        }
-    }
-
-    fn vacate(&self, handle: u64) {
-        if let Ok((index, _)) = self.index_of(handle)
-            && let Some(place) = self.place(index)
-        {
-            let mut place = place.lock();
-            place.tenant = Tenant::Nobody;
-            place.view = None;
-            // A place whose generations are used up is not given out again, so that no handle ever comes back.
-            let again = place.generation < MASK;
-            drop(place);
-            if again {
-                let free = &self.free[shard()];
-                let mut places = free.places.lock();
-                places.push(index as u32);
-                free.count.store(places.len(), Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Works on a tenant, which is put back also when `f` panics.
-    pub(crate) fn with<R>(&self, handle: u64, view: impl Fn(&T) -> V, f: impl FnOnce(&mut T) -> R) -> Result<R> {
-        struct Back<'a, T, V: Copy, F: Fn(&T) -> V> {
-            slab: &'a Slab<T, V>,
-            handle: u64,
-            view: F,
-            tenant: Option<T>,
-        }
-        impl<T, V: Copy, F: Fn(&T) -> V> Drop for Back<'_, T, V, F> {
-            fn drop(&mut self) {
-                if let Some(tenant) = self.tenant.take() {
-                    let view = (self.view)(&tenant);
-                    self.slab.put_back(self.handle, tenant, view);
-                }
-            }
-        }
-        let mut back = Back { slab: self, handle, view, tenant: Some(self.take(handle)?) };
-        match back.tenant.as_mut() {
-            Some(tenant) => Ok(f(tenant)),
-            None => Err(self.bad()),
-        }
-    }
-
-    /// Works on a tenant that leaves when `f` says `Ok`, and stays when it says `Err`.
-    pub(crate) fn remove(
-        &self,
-        handle: u64,
-        view: impl Fn(&T) -> V,
-        f: impl FnOnce(&mut T) -> Result<()>,
-    ) -> Result<Option<T>> {
-        let mut tenant = self.take(handle)?;
-        match f(&mut tenant) {
-            Ok(()) => {
-                self.vacate(handle);
-                Ok(Some(tenant))
+        let found = found.and_then(|index| match self.place(index) {
+            Some(place) => Ok((index, place)),
+            None => Err(Error::Internal("a place of a slab is missing".into())),
+        });
+        match found {
+            Ok((index, place)) => {
+                let generation = place.generation() + 1;
+                // SAFETY: the place came from the free ones, or is new: it is vacant, and this thread has it alone.
+                unsafe { place.settle(generation, make) };
+                Ok((self.tag << 60) | (generation << INDEX_BITS) | index as u64)
             }
             Err(error) => {
-                let view = view(&tenant);
-                self.put_back(handle, tenant, view);
+                drop(make());
                 Err(error)
             }
         }
     }
 
-    /// Reads a tenant under the place's lock: `f` must be short and call nobody.
+    #[cold]
+    fn new_place(&self) -> Result<usize> {
+        let index = self.used.fetch_add(1, Ordering::Relaxed);
+        let Some(chunk) = self.chunks.get(index / CHUNK) else {
+            self.used.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::invalid(format!("more than 16 million {}s are alive", self.what)));
+        };
+        chunk.get_or_init(|| (0..CHUNK).map(|_| Own(Place::default())).collect());
+        Ok(index)
+    }
+
+    /// What may be asked at any time.
+    #[inline]
+    pub(crate) fn view(&self, handle: u64) -> Result<V> {
+        let (place, generation) = self.find(handle).ok_or_else(|| self.bad())?;
+        place.view(generation, self.view, is_lost).map_err(|refusal| self.refused(refusal))
+    }
+
+    /// Works on a tenant, which comes back also when `f` panics.
+    pub(crate) fn with<R>(&self, handle: u64, f: impl FnOnce(&mut T) -> R) -> Result<R> {
+        let mut taken = self.hold(handle)?.take(self.view);
+        Ok(f(&mut taken))
+    }
+
+    /// Works on a tenant that leaves when `f` says `Ok`, and stays when it says `Err`.
+    pub(crate) fn remove(&'static self, handle: u64, f: impl FnOnce(&mut T) -> Result<()>) -> Result<T> {
+        let mut taken = self.hold(handle)?.take(self.view);
+        f(&mut taken)?;
+        // SAFETY: the place is given out again below.
+        let tenant = unsafe { taken.end() };
+        self.vacated(handle);
+        Ok(tenant)
+    }
+
+    /// Ends a tenant where `f` says so; false, with nothing changed, where it does not, and for a handle that is not right.
+    /// The tenant is held meanwhile: `f` must be short and call nobody.
+    #[inline]
+    pub(crate) fn end_if(&'static self, handle: u64, f: impl FnOnce(&mut T) -> bool) -> bool {
+        let Some((place, generation)) = self.find(handle) else { return false };
+        let Ok(mut held) = place.hold(generation, is_lost) else { return false };
+        if !f(&mut held) {
+            return false;
+        }
+        // SAFETY: the place is given out again below.
+        unsafe { held.end() };
+        self.vacated(handle);
+        true
+    }
+
+    /// Reads a tenant that is held meanwhile: `f` must be short and call nobody.
     pub(crate) fn peek<R>(&self, handle: u64, f: impl FnOnce(&mut T) -> R) -> Result<R> {
-        let (index, generation) = self.index_of(handle)?;
-        let mut place = self.place(index).ok_or_else(|| self.bad())?.lock();
-        if place.generation != generation {
-            return Err(self.bad());
-        }
-        match &mut place.tenant {
-            Tenant::Here(tenant) => Ok(f(tenant)),
-            Tenant::Out => Err(self.busy()),
-            Tenant::Nobody => Err(self.bad()),
-        }
+        Ok(f(&mut *self.hold(handle)?))
     }
 }

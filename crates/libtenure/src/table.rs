@@ -3,8 +3,8 @@
 use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
-    bins::*, buffer::*, capture::*, current::*, device::*, library::*, low_memory::*, many::*, observe::*, resource::*,
-    sim::*,
+    adaptors::*, bins::*, buffer::*, capture::*, current::*, device::*, library::*, logging::*, low_memory::*, many::*,
+    observe::*, resource::*, scopes::*, sim::*, stream_pool::*,
 };
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
@@ -127,12 +127,36 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     deallocate_many: tenure_deallocate_many,
     buffer_create_many: tenure_buffer_create_many,
     note_sync: tenure_note_sync,
+    note_wait: tenure_note_wait,
+    stream_pool_create: tenure_stream_pool_create,
+    stream_pool_size: tenure_stream_pool_size,
+    stream_pool_next: tenure_stream_pool_next,
+    stream_pool_at: tenure_stream_pool_at,
+    stream_pool_release: tenure_stream_pool_release,
+    tracking_create: tenure_tracking_create,
+    tracking_list: tenure_tracking_list,
+    tracking_text: tenure_tracking_text,
+    failure_callback_create: tenure_failure_callback_create,
+    prefetch_create: tenure_prefetch_create,
+    aligned_create: tenure_aligned_create,
+    thread_safe_create: tenure_thread_safe_create,
+    sam_headroom_create: tenure_sam_headroom_create,
+    async_managed_create: tenure_async_managed_create,
+    prefetch: tenure_prefetch,
+    buffer_prefetch: tenure_buffer_prefetch,
+    stack_set_source: tenure_stack_set_source,
+    logging_create: tenure_logging_create,
+    logging_flush: tenure_logging_flush,
+    logging_file_name: tenure_logging_file_name,
     tag_push: tenure_tag_push,
     tag_pop: tenure_tag_pop,
     observe: tenure_observe,
     usage: tenure_usage,
     memory_snapshot: tenure_memory_snapshot,
     history_record: tenure_history_record,
-    stack_set_hook: tenure_stack_set_hook,
     error_explain: tenure_error_explain,
+    statistics_scope_open: tenure_statistics_scope_open,
+    statistics_scope_get: tenure_statistics_scope_get,
+    statistics_scope_close: tenure_statistics_scope_close,
+    statistics_scope_enter: tenure_statistics_scope_enter,
 };

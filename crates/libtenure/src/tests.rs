@@ -56,16 +56,15 @@ fn buffer(bytes: usize) -> tenure_buffer {
 
 #[test]
 fn places_go_round_between_a_thread_that_makes_and_one_that_ends() {
-    static SLAB: Slab<u32, ()> = Slab::new(5, "thing");
-    // Shards are given to threads in turn: these two have different ones.
+    static SLAB: Slab<u32, ()> = Slab::new(5, "thing", |_| ());
     let (send, receive) = std::sync::mpsc::sync_channel::<u64>(8);
     let ender = std::thread::spawn(move || {
         for handle in receive {
-            SLAB.remove(handle, |_| (), |_| Ok(())).unwrap();
+            SLAB.remove(handle, |_| Ok(())).unwrap();
         }
     });
     for i in 0..20_000 {
-        send.send(SLAB.insert(i, ()).map_err(|(e, _)| e).unwrap()).unwrap();
+        send.send(SLAB.insert(i).unwrap()).unwrap();
     }
     drop(send);
     ender.join().unwrap();
@@ -176,5 +175,175 @@ fn a_try_call_leaves_the_end_of_a_stream_to_collect() {
         assert_eq!(tenure_driver::sim::calls("cuStreamDestroy"), before);
         ok(crate::library::tenure_collect());
         assert_eq!(tenure_driver::sim::calls("cuStreamDestroy"), before + 1);
+    }
+}
+
+fn pool() -> tenure_resource {
+    let mut out = 0;
+    // SAFETY: a live reference, the defaults, an out-pointer.
+    ok(unsafe { tenure_pool_create(cuda(), std::ptr::null(), &mut out) });
+    out
+}
+
+fn made(bytes: usize, stream: tenure_stream, resource: tenure_resource) -> tenure_buffer {
+    let mut out = 0;
+    // SAFETY: an out-pointer; the stream is alive.
+    ok(unsafe { tenure_buffer_create(bytes, 0, stream, resource, &mut out) });
+    out
+}
+
+fn seen(buffer: tenure_buffer) -> tenure_buffer_view {
+    let mut view = tenure_buffer_view { size: size_of::<tenure_buffer_view>(), ..unsafe_zeroed() };
+    // SAFETY: a structure of this size.
+    ok(unsafe { tenure_buffer_view(buffer, &mut view) });
+    view
+}
+
+#[test]
+fn of_two_threads_that_end_one_buffer_one_is_right() {
+    let _guard = alone();
+    let pool = pool();
+    let barrier = std::sync::Barrier::new(2);
+    let handle = tenure_core::sync::atomic::AtomicU64::new(0);
+    let right = tenure_core::sync::atomic::AtomicU64::new(0);
+    let turn = |first: bool| {
+        for _ in 0..2000 {
+            if first {
+                handle.store(made(512, DEFAULT, pool), std::sync::atomic::Ordering::SeqCst);
+            }
+            barrier.wait();
+            // SAFETY: any value is checked.
+            let status = unsafe { tenure_buffer_destroy(handle.load(std::sync::atomic::Ordering::SeqCst)) };
+            match status {
+                TENURE_OK => _ = right.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
+                TENURE_ERROR_BAD_HANDLE => {}
+                // One is at it, the long way.
+                TENURE_ERROR_INVALID_ARGUMENT => assert!(message().contains("another call"), "{}", message()),
+                other => panic!("{other}: {}", message()),
+            }
+            barrier.wait();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| turn(true));
+        scope.spawn(|| turn(false));
+    });
+    assert_eq!(right.into_inner(), 2000);
+    // SAFETY: a live reference.
+    ok(unsafe { tenure_resource_release(pool) });
+}
+
+#[test]
+fn buffers_of_many_threads_are_counted_wherever_they_end() {
+    let _guard = alone();
+    let pool = pool();
+    let (mut statistics, mut limiting) = (0, 0);
+    // SAFETY: live references and out-pointers.
+    unsafe {
+        ok(tenure_limiting_create(pool, 8 << 20, &mut limiting));
+        ok(tenure_statistics_create(limiting, &mut statistics));
+    }
+    let total: usize = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4_usize)
+            .map(|t| {
+                let (send, receive) = std::sync::mpsc::sync_channel::<tenure_buffer>(16);
+                scope.spawn(move || {
+                    for buffer in receive {
+                        // SAFETY: a live handle, ended once.
+                        ok(unsafe { tenure_buffer_destroy(buffer) });
+                    }
+                });
+                scope.spawn(move || {
+                    let mut total = 0;
+                    for i in 0..1500_usize {
+                        let bytes = 1 + (i * 7919 + t * 104_729) % 3000;
+                        let buffer = made(bytes, DEFAULT, statistics);
+                        let view = seen(buffer);
+                        assert_eq!((view.bytes, view.resource_id), (bytes, statistics & !(1 << 63)));
+                        total += bytes;
+                        if i % 3 == 0 {
+                            send.send(buffer).expect("it listens");
+                        } else {
+                            // SAFETY: a live handle, ended once.
+                            ok(unsafe { tenure_buffer_destroy(buffer) });
+                        }
+                    }
+                    total
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("no panic")).sum()
+    });
+    // SAFETY: integers.
+    let mut counted: tenure_statistics = unsafe { std::mem::zeroed() };
+    counted.size = size_of::<tenure_statistics>();
+    // SAFETY: a structure of this size.
+    ok(unsafe { tenure_statistics_get(statistics, &mut counted) });
+    assert_eq!((counted.current_bytes, counted.current_count), (0, 0));
+    assert_eq!((counted.total_bytes, counted.total_count), (total as i64, 4 * 1500));
+    // The limit is whole again, and its adaptors go with the last reference.
+    // SAFETY: live handles, given back once.
+    unsafe {
+        ok(tenure_buffer_destroy(made(8 << 20, DEFAULT, limiting)));
+        for resource in [statistics, limiting, pool] {
+            ok(tenure_resource_release(resource));
+        }
+        for resource in [statistics, limiting, pool] {
+            let mut device = 0;
+            assert_eq!(tenure_resource_device(resource, &mut device), TENURE_ERROR_BAD_HANDLE, "something keeps it");
+        }
+    }
+}
+
+#[test]
+fn a_buffer_made_at_hand_keeps_its_stream_and_its_resource() {
+    let _guard = alone();
+    let pool = pool();
+    let mut stream = DEFAULT;
+    // SAFETY: an out-pointer.
+    ok(unsafe { tenure_stream_create(0, 1, &mut stream) });
+    // The second is made of what the first left at the thread's desk.
+    // SAFETY: a live handle.
+    ok(unsafe { tenure_buffer_destroy(made(700, stream, pool)) });
+    let kept = made(700, stream, pool);
+    let before = tenure_driver::sim::calls("cuStreamDestroy");
+    // SAFETY: live references, given back once.
+    unsafe {
+        ok(tenure_stream_release(stream.object));
+        ok(tenure_resource_release(pool));
+    }
+    assert_eq!(tenure_driver::sim::calls("cuStreamDestroy"), before, "the buffer's stream ended");
+    let view = seen(kept);
+    assert_eq!((view.stream.raw, view.stream.object), (stream.raw, stream.object));
+    assert_eq!((view.bytes, view.device, view.resource_id), (700, 0, pool));
+    // SAFETY: a live handle.
+    ok(unsafe { tenure_buffer_destroy(kept) });
+    assert_eq!(tenure_driver::sim::calls("cuStreamDestroy"), before + 1);
+    let mut device = 0;
+    // SAFETY: any value is checked.
+    assert_eq!(unsafe { tenure_resource_device(pool, &mut device) }, TENURE_ERROR_BAD_HANDLE);
+    // SAFETY: any value is checked.
+    assert_eq!(unsafe { tenure_buffer_destroy(kept) }, TENURE_ERROR_BAD_HANDLE);
+}
+
+#[test]
+fn a_buffer_whose_block_was_freed_behind_it_says_so_and_ends() {
+    let _guard = alone();
+    let pool = pool();
+    let mut statistics = 0;
+    // SAFETY: a live reference and an out-pointer.
+    ok(unsafe { tenure_statistics_create(pool, &mut statistics) });
+    // SAFETY: live handles.
+    unsafe {
+        ok(tenure_buffer_destroy(made(700, DEFAULT, statistics)));
+        let robbed = made(700, DEFAULT, statistics);
+        let ptr = seen(robbed).ptr;
+        // In the name of another resource it is refused, and the owner is named.
+        assert_eq!(tenure_deallocate(pool, ptr, 700, 0, DEFAULT), TENURE_ERROR_OWNERSHIP);
+        assert_eq!((last().owner, last().asked), (statistics, pool));
+        ok(tenure_deallocate(statistics, ptr, 700, 0, DEFAULT));
+        assert_eq!(tenure_buffer_destroy(robbed), TENURE_ERROR_OWNERSHIP);
+        assert_eq!(last().misuse_kind, 6, "a double free: {}", message());
+        assert_eq!(tenure_buffer_destroy(robbed), TENURE_ERROR_BAD_HANDLE);
     }
 }

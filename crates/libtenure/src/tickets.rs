@@ -25,11 +25,20 @@ struct Tickets {
 
 static TICKETS: Lazy<Mutex<Tickets>> = Lazy::new(Mutex::default);
 
+/// Whether every reference has a value of its own.
+#[inline]
+pub(crate) fn are_checked() -> bool {
+    *CHECKED
+}
+
 /// The value that leaves the library for a reference.
+#[inline]
 pub(crate) fn issue(reference: u64) -> u64 {
-    if !*CHECKED {
-        return reference;
-    }
+    if *CHECKED { ticket(reference) } else { reference }
+}
+
+#[cold]
+fn ticket(reference: u64) -> u64 {
     let mut tickets = TICKETS.lock();
     tickets.last += 1;
     let ticket = TICKET | tickets.last;

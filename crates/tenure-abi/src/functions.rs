@@ -73,7 +73,7 @@ functions! {
     fn device_set_current(device: i32) -> tenure_status;
     /// What a device is; -1 is the current one.
     fn device_info(device: i32, out: *mut tenure_device_info) -> tenure_status;
-    /// Waits for all work of a device; -1 is the current one. Like every wait for a whole device it ends a stream capture that is under way there.
+    /// Waits for all work of a device; -1 is the current one. A stream capture that is under way goes on: what it has recorded is not work yet.
     fn device_synchronize(device: i32) -> tenure_status;
 
     // ------------------------------------------------------------------ streams
@@ -121,7 +121,7 @@ functions! {
     fn async_view_create(pool_handle: *mut c_void, device: i32, out: *mut tenure_resource) -> tenure_status;
     /// A pool over `upstream` (`TENURE_RESOURCE_CURRENT`: the current one). `options` may be null.
     fn pool_create(upstream: tenure_resource, options: *const tenure_pool_options, out: *mut tenure_resource) -> tenure_status;
-    /// Refuses what would take more than `limit` bytes from `upstream` at once.
+    /// Refuses what would take more than `limit` bytes from `upstream` at once. A limit of 0 is an error.
     fn limiting_create(upstream: tenure_resource, limit: u64, out: *mut tenure_resource) -> tenure_status;
     /// Counts what goes through.
     fn statistics_create(upstream: tenure_resource, out: *mut tenure_resource) -> tenure_status;
@@ -170,7 +170,8 @@ functions! {
     fn statistics_push(resource: tenure_resource, out: *mut tenure_statistics) -> tenure_status;
     /// Ends the nested set; `out` (may be null) receives it, and the enclosing ones take it in.
     fn statistics_pop(resource: tenure_resource, out: *mut tenure_statistics) -> tenure_status;
-    /// The context of a resource that was made by `callback_create` with this `drop` function; null where it was not. Valid while the resource lives.
+    /// The context of a resource that was made by `callback_create` with this `drop` function, or by `failure_callback_create` with an owner that is
+    /// released by it; null where it was not. Valid while the resource lives.
     fn callback_context(
         resource: tenure_resource, drop: Option<unsafe extern "C" fn(*mut c_void)>, out: *mut *mut c_void,
     ) -> tenure_status;
@@ -308,7 +309,8 @@ functions! {
     fn binning_create(upstream: tenure_resource, options: *const tenure_binning_options, out: *mut tenure_resource) -> tenure_status;
     /// Adds a bin for requests of up to `allocation_size` bytes (rounded up to a multiple of 256), at any time. `bin_resource` serves it and is held;
     /// `TENURE_RESOURCE_NULL` makes a fixed-size resource with blocks of that size over the upstream, which takes nothing before its first use. A size
-    /// that has a bin keeps it: without a resource nothing is done then, with one it is an error.
+    /// that has a bin keeps it: without a resource nothing is done then, with one the new bin serves the size from now on, and blocks of
+    /// the old one go home to the old one.
     fn binning_add_bin(binning: tenure_resource, allocation_size: u64, bin_resource: tenure_resource) -> tenure_status;
     /// A bin, by its place in the order of sizes: the size up to which it serves in `allocation_size` (may be null) and a reference to its resource in
     /// `out`. Beyond the last one: `TENURE_RESOURCE_NULL`, 0 and `TENURE_OK`.
@@ -370,6 +372,73 @@ functions! {
     /// without a wait. Nothing is believed: pools ask the driver whether the stream is idle, and where it is not, all stays as it was. `stream_synchronize`
     /// does this by itself. On a stream that is capturing nothing is asked.
     fn note_sync(stream: tenure_stream) -> tenure_status;
+    /// Says that `stream` has been made to wait for `other`, with means that are not tenure's: what was freed on `other` before this call may then be
+    /// used in the order of `stream`, without a wait for each block. Nothing is believed: a pool that holds such memory inserts a wait of its own,
+    /// once. `stream_wait_stream` does this by itself. Where one of the two is capturing, nothing changes.
+    fn note_wait(stream: tenure_stream, other: tenure_stream) -> tenure_status;
+    // ------------------------------------------------------------------ stream pools
+
+    /// Makes `streams` streams on `device` (-1: the current one), which are given out in turn; `non_blocking` ones do not synchronise with the legacy
+    /// default stream. A pool of no streams is an error.
+    fn stream_pool_create(device: i32, streams: usize, non_blocking: u32, out: *mut tenure_stream_pool) -> tenure_status;
+    /// How many streams a pool has.
+    fn stream_pool_size(pool: tenure_stream_pool, out: *mut usize) -> tenure_status;
+    /// The stream whose turn it is, with a reference of its own: `out->object` is released with `stream_release`, and the stream outlives the pool where
+    /// something names it.
+    fn stream_pool_next(pool: tenure_stream_pool, out: *mut tenure_stream) -> tenure_status;
+    /// The stream with this number, as `stream_pool_next`; numbers beyond the last one go round.
+    fn stream_pool_at(pool: tenure_stream_pool, number: usize, out: *mut tenure_stream) -> tenure_status;
+    /// Gives a pool back.
+    fn stream_pool_release(pool: tenure_stream_pool) -> tenure_status;
+    // ------------------------------------------------------------------ adaptors
+
+    /// Keeps a list of what is out. `capture_stacks` 1: each block keeps the stack of its allocation, which costs microseconds.
+    fn tracking_create(upstream: tenure_resource, capture_stacks: u32, out: *mut tenure_resource) -> tenure_status;
+    /// Calls `visit` for each block that is out at this moment, by address, without a lock. Names of native frames are looked up now, which takes up to
+    /// seconds the first time.
+    fn tracking_list(resource: tenure_resource, visit: tenure_tracked_fn, context: *mut c_void) -> tenure_status;
+    /// The same as text: `"0x7f0000000000: 1024 B"` and a line end for each block, its stack behind it where there is one.
+    fn tracking_text(resource: tenure_resource, out: *mut tenure_text) -> tenure_status;
+    /// Asks `callback` whenever `upstream` is out of memory, and for no other error. It may say "again" for as long as something is freed meanwhile: 100
+    /// tries in a row that find no fewer live bytes, no larger free block and no more free memory of the device than before end the request with its
+    /// error. A request that the callback itself makes through this resource does not ask it again. `owner` keeps the context alive.
+    fn failure_callback_create(
+        upstream: tenure_resource, callback: tenure_failure_fn, owner: tenure_owner, out: *mut tenure_resource,
+    ) -> tenure_status;
+    /// Moves memory that migrates (managed, or of the host where devices can use that) to the device of each request's stream. A hint: over other memory,
+    /// and where the device or the driver lacks it, nothing is done; the properties `"hints"` and `"told"` say so.
+    fn prefetch_create(upstream: tenure_resource, out: *mut tenure_resource) -> tenure_status;
+    /// Aligns blocks of `threshold` bytes and more to `alignment`, a power of two up to 2 MiB; what is below 256 is 256.
+    fn aligned_create(
+        upstream: tenure_resource, alignment: usize, threshold: usize, out: *mut tenure_resource,
+    ) -> tenure_status;
+    /// One call at a time for an upstream of user functions that cannot take more; every resource of the library's own can. The functions may come back
+    /// to this resource on the same thread.
+    fn thread_safe_create(upstream: tenure_resource, out: *mut tenure_resource) -> tenure_status;
+    /// Memory of the system's allocator that is at home on the device of each request as far as that has more than `headroom` bytes free, and on the
+    /// host beyond. A hint: where devices cannot use memory of the host, it is that of `system_resource` (property `"hints"`).
+    fn sam_headroom_create(headroom: u64, out: *mut tenure_resource) -> tenure_status;
+    /// Stream-ordered managed memory from the default pool of managed memory of a device (-1: the current one), which keeps what is free from now on.
+    /// `TENURE_ERROR_UNSUPPORTED` before CUDA 13 and on devices that do not use managed memory together with the host.
+    fn async_managed_create(device: i32, out: *mut tenure_resource) -> tenure_status;
+    /// Asks the driver to move memory to a device (-1: the current one; `TENURE_HOST`: to the host), in the order of `stream`. Writes to `told` (may be
+    /// null) whether it was asked: a hint is no error where memory does not migrate, the device or the driver lacks it, or the stream is capturing.
+    fn prefetch(ptr: *const c_void, bytes: usize, device: i32, stream: tenure_stream, told: *mut u32) -> tenure_status;
+    /// `prefetch` of a buffer, in the order of `stream`, or of its home where that is null. Another stream than the home is recorded as one that uses it.
+    fn buffer_prefetch(buffer: tenure_buffer, device: i32, stream: *const tenure_stream, told: *mut u32) -> tenure_status;
+    /// For the face of an interpreter: who tells its frames where a stack is kept. Null: nobody. `owner` keeps the context alive.
+    fn stack_set_source(source: tenure_stack_fn, owner: tenure_owner) -> tenure_status;
+    // ------------------------------------------------------------------ logs
+
+    /// Logs what goes through to a file that is emptied: a row of CSV for each allocation and free, RMM's columns first. `name` null: what the
+    /// environment variable `RMM_LOG_FILE` says. `per_device` 1: `.devN` is put before the extension, as RMM's Python package does. Adaptors of one
+    /// process that name one file share it as it is. An error where the file cannot be written, or another process writes it; nothing was created.
+    fn logging_create(upstream: tenure_resource, name: *const c_char, per_device: u32, out: *mut tenure_resource) -> tenure_status;
+    /// Ends the file behind its last row. Every row is in the file at once, also when the process is killed; until a flush spaces may follow the last.
+    /// An error where rows could not be written.
+    fn logging_flush(resource: tenure_resource) -> tenure_status;
+    /// The absolute name of the file, which is given back with `text_free`.
+    fn logging_file_name(resource: tenure_resource, out: *mut tenure_text) -> tenure_status;
 
     // ------------------------------------------------------------------ looking inside
 
@@ -389,9 +458,20 @@ functions! {
     /// 1: records events (allocations, frees, failures, resources, trims, the current resource), the last `max_entries` of them (0: 100000), with stacks
     /// if `stacks` is 1 and somebody can tell them. What was recorded before is forgotten. 0: ends it; what was recorded stays for snapshots.
     fn history_record(on: u32, stacks: u32, max_entries: usize) -> tenure_status;
-    /// Installs who tells of stacks; a null function: nobody. `owner` keeps its context alive.
-    fn stack_set_hook(hook: tenure_stack_fn, owner: tenure_owner) -> tenure_status;
     /// Works out the `notes` of the last error of this thread, if that is an out-of-memory error of a `_try_` function: other functions have done so.
     /// May wait and may call the driver; the error stays the last one.
     fn error_explain() -> tenure_status;
+    // ------------------------------------------------------------------ measurements of a thread or a task
+
+    /// Opens a scope that counts what the calling thread does through a statistics adaptor, until it is closed: its allocations, and its frees,
+    /// whoever had allocated. What a scope counts that was opened inside another one of that adaptor counts there too. The adaptor's own counters go
+    /// on beside it.
+    fn statistics_scope_open(resource: tenure_resource, out: *mut tenure_statistics_scope) -> tenure_status;
+    /// What an open scope has counted. Set `out->size`.
+    fn statistics_scope_get(scope: tenure_statistics_scope, out: *mut tenure_statistics) -> tenure_status;
+    /// Closes a scope, on any thread and in any order; `out` (may be null) receives what it has counted. Scopes inside it go on.
+    fn statistics_scope_close(scope: tenure_statistics_scope, out: *mut tenure_statistics) -> tenure_status;
+    /// Puts the calling thread into an open scope (0: into none), for work that goes on on another thread, and for tasks that take turns on one.
+    /// `previous` (may be null) receives what the thread was in. A thread that starts is in none.
+    fn statistics_scope_enter(scope: tenure_statistics_scope, previous: *mut tenure_statistics_scope) -> tenure_status;
 }

@@ -51,8 +51,12 @@ pub const TENURE_RESOURCE_CURRENT: tenure_resource = u64::MAX;
 pub type tenure_buffer = u64;
 /// A stream that lives while something names it. Given back with `tenure_stream_release`.
 pub type tenure_stream_object = u64;
+/// A set of streams that are given out in turn. Given back with `tenure_stream_pool_release`.
+pub type tenure_stream_pool = u64;
 /// A scope of the table of current resources.
 pub type tenure_scope = u64;
+/// A measurement of what one thread or task does. 0 is none.
+pub type tenure_statistics_scope = u64;
 /// A listener of the table of current resources.
 pub type tenure_listener = u64;
 /// A function that is asked for memory when a pool is about to fail.
@@ -168,6 +172,9 @@ pub struct tenure_request {
     /// Reserved, 0.
     pub flags: u32,
 }
+
+/// For `tenure_prefetch`: the host, where a device is asked for.
+pub const TENURE_HOST: i32 = -2;
 
 /// What memory of a resource can do: the kernels can use it.
 pub const TENURE_DEVICE_ACCESSIBLE: u32 = 1;
@@ -372,7 +379,7 @@ pub struct tenure_async_options {
     pub has_release_threshold: u32,
     /// The device, or -1 for the current one.
     pub device: i32,
-    /// 0: not exportable; 1: file descriptor; 8: fabric.
+    /// 0: not exportable; 1: file descriptor; 8: fabric; 9: either.
     pub handle_type: u32,
     /// 1: streams that are given as raw values outlive every buffer that names them.
     pub stream_outlives_buffer: u32,
@@ -463,8 +470,8 @@ pub type tenure_listener_fn =
 pub type tenure_low_memory_fn =
     Option<unsafe extern "C" fn(context: *mut c_void, device: i32, bytes: u64, released: *mut u64) -> tenure_status>;
 
-/// Tells the stack of the calling thread: writes it to `text`, which has room for `room` bytes, and returns how many bytes it wrote. A frame a line, the
-/// innermost first, as `file:line function`. 0: there is none to tell. Called at each allocation and failure while stacks are recorded, without a lock.
+/// Tells the frames of an interpreter that are on this thread now: writes them to `text`, which has room for `room` bytes, and returns how many bytes it
+/// wrote. A frame a line, the innermost first, as `file:line function`. 0: there is none to tell. Called without a lock wherever a stack is kept.
 pub type tenure_stack_fn = Option<unsafe extern "C" fn(context: *mut c_void, text: *mut c_char, room: usize) -> usize>;
 
 /// Called with each account; `account` is valid during the call. A value other than 0 ends the list.
@@ -480,6 +487,28 @@ pub type tenure_free_fn =
 /// Called now and then while a log is replayed: events done, events in all. A value other than 0 stops it.
 pub type tenure_progress_fn = Option<unsafe extern "C" fn(context: *mut c_void, done: u64, total: u64) -> i32>;
 
+/// Asked when `bytes` bytes are not to be had: writes 1 to `again` for another try, 0 to give up. Called without a lock, on any thread, perhaps on
+/// several at once; it may allocate and free. A function that fails calls `tenure_error_set` and returns the status, which whoever asked for memory
+/// gets then.
+pub type tenure_failure_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, bytes: usize, again: *mut u32) -> tenure_status>;
+
+/// One block that is out, as a tracking adaptor lists it. It is valid during the call that gets it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct tenure_tracked {
+    /// Bytes of this structure.
+    pub size: usize,
+    /// Where it starts.
+    pub ptr: *mut c_void,
+    /// Its size in bytes, as it was asked for.
+    pub bytes: usize,
+    /// Where it came from: one frame a line, those of an interpreter first; empty where stacks are not kept.
+    pub stack: *const c_char,
+}
+
+/// Gets one block of a list. A value other than 0 ends the list.
+pub type tenure_tracked_fn = Option<unsafe extern "C" fn(context: *mut c_void, block: *const tenure_tracked) -> i32>;
 /// `usage`: by the tag that was open.
 pub const TENURE_BY_TAG: u32 = 0;
 /// `usage`: by the thread that allocated.

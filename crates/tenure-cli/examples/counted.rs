@@ -6,7 +6,10 @@
 //! Unsafe in this file: calls through the table, with blocks that nobody uses.
 
 use tenure::abi::{TENURE_RESOURCE_NULL, tenure_resource, tenure_stream};
-use tenure::{DEFAULT_ALIGNMENT, Device, DeviceBuffer, Pool, Resource, Result, Stream, check, current};
+use tenure::{
+    Binning, DEFAULT_ALIGNMENT, Device, DeviceBuffer, Limiting, Logging, Pool, Resource, Result, Statistics, Stream,
+    check, current,
+};
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -20,8 +23,14 @@ fn run(name: &str, count: usize) -> Result<()> {
     let device = Device::current()?;
     let pool: Resource = Pool::builder(&device).build()?.into();
     let stream = Stream::create()?;
+    let default = tenure_stream { raw: std::ptr::null_mut(), object: 0 };
     match name {
-        "pair-default" => pairs(&pool, tenure_stream { raw: std::ptr::null_mut(), object: 0 }, count),
+        "pair-default" => pairs(&pool, default, count),
+        "pair-statistics" => pairs(&Statistics::new(&pool)?.into(), default, count),
+        "pair-limiting" => pairs(&Limiting::new(&pool, 1 << 30)?.into(), default, count),
+        "pair-binning" => {
+            pairs(&Binning::builder(&device).upstream(&pool).exponents(8, 16).build()?.into(), default, count)
+        }
         "pair-raw" => pairs(&pool, tenure_stream { raw: stream.raw(), object: 0 }, count),
         "pair-own" => {
             let handle = stream.clone().into_handle();
@@ -30,8 +39,20 @@ fn run(name: &str, count: usize) -> Result<()> {
             drop(unsafe { Stream::from_handle(handle) });
             outcome
         }
+        "buffer-default" => {
+            let stream = Stream::legacy_default();
+            (0..count).try_for_each(|_| DeviceBuffer::new_in(1024, &stream, &pool).map(drop))
+        }
+        "pair-logged" => {
+            let name = std::env::temp_dir().join(format!("tenure-counted-{}.csv", std::process::id()));
+            let log: Resource = Logging::new(&pool, &name)?.into();
+            let outcome = pairs(&log, tenure_stream { raw: std::ptr::null_mut(), object: 0 }, count);
+            drop(log);
+            let _ = std::fs::remove_file(name);
+            outcome
+        }
         "buffer" => (0..count).try_for_each(|_| DeviceBuffer::new_in(1024, &stream, &pool).map(drop)),
-        "churn" => churn(&pool, tenure_stream { raw: std::ptr::null_mut(), object: 0 }, count),
+        "churn" => churn(&pool, default, count),
         "current" => {
             let before = current::set_for(&device, &pool)?;
             let api = tenure::api()?;
@@ -47,7 +68,8 @@ fn run(name: &str, count: usize) -> Result<()> {
             outcome
         }
         other => Err(tenure::Error::Invalid(format!(
-            "there is no operation {other:?}: choose pair-default, pair-raw, pair-own, buffer, churn or current"
+            "there is no operation {other:?}: choose pair-default, pair-raw, pair-own, pair-logged, pair-statistics, \
+             pair-limiting, pair-binning, buffer, buffer-default, churn or current"
         ))),
     }
 }

@@ -32,6 +32,9 @@ use crate::stream::StreamRef;
 /// The file that a dump goes to, in the directory that is current at the failure.
 pub const DUMP_FILE: &str = "tenure_arena_memory_dump.log";
 
+/// The smallest arena, in bytes (RMM's superblock): a smaller number is one of another unit.
+const LEAST: u64 = 1 << 20;
+
 /// The settings of an [`Arena`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArenaOptions {
@@ -64,9 +67,10 @@ impl Arena {
         let device = crate::device::check(device)?;
         let unit = DEFAULT_ALIGNMENT as u64;
         let arena_size = match options.arena_size {
-            Some(bytes) if bytes < unit => {
+            Some(bytes) if bytes < LEAST => {
                 return Err(Error::invalid(format!(
-                    "arena_size is {bytes}: an arena needs at least {unit} bytes; leave it out for half of the free memory"
+                    "arena_size is {bytes}: an arena has at least {LEAST} bytes ({}); leave it out for half of the free memory",
+                    human(LEAST)
                 )));
             }
             Some(bytes) if bytes > crate::resource::MAX_BYTES as u64 => {
@@ -76,7 +80,7 @@ impl Arena {
             }
             // Down, as RMM does: what was named is never exceeded.
             Some(bytes) => bytes / unit * unit,
-            None => (crate::device::memory_info(device)?.0 / 2 / unit * unit).max(unit),
+            None => (crate::device::memory_info(device)?.0 / 2 / unit * unit).max(LEAST),
         };
         let pool = PoolOptions { initial_bytes: arena_size, maximum_bytes: Some(arena_size), ..PoolOptions::default() };
         let pool = Pool::new(upstream, device, pool).map_err(|e| rename(e, "arena"))?;

@@ -21,8 +21,6 @@
 mod many;
 mod order;
 
-use smallvec::SmallVec;
-
 pub use self::order::Original;
 use self::order::{check_device, check_home, default_of, default_of_current, done, order_before};
 
@@ -49,7 +47,8 @@ pub struct Foreign {
 
 enum Source {
     Resource(Light),
-    Foreign(Option<Foreign>),
+    /// Boxed, so that a buffer of a resource, of which there are many, is small.
+    Foreign(Option<Box<Foreign>>),
 }
 
 /// An allocation with an owner.
@@ -64,7 +63,7 @@ pub struct Buffer {
     properties: Properties,
     source: Source,
     home: StreamHold,
-    used: SmallVec<[StreamHold; 1]>,
+    used: Vec<StreamHold>,
 }
 
 /// An allocation that was taken out of its buffer. Its resource still counts it.
@@ -94,15 +93,75 @@ pub fn resolve(resource: Option<&Named>, stream: StreamRef<'_>) -> Result<Light>
     }
 }
 
+/// A block that is about to become a buffer's.
+#[must_use]
+pub struct Block {
+    ptr: u64,
+    bytes: usize,
+    align: usize,
+    device: i32,
+    properties: Properties,
+}
+
+fn or_default(align: usize) -> usize {
+    if align == 0 { DEFAULT_ALIGNMENT } else { align }
+}
+
 impl Buffer {
     /// Makes a buffer of `bytes` bytes under `resource`, freed in the order of `home` from whichever thread.
     ///
     /// # Errors
     /// Those of the allocation.
     pub fn create(bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
+        match Self::block_at_hand(bytes, or_default(align), &home, &resource) {
+            Some(Ok(block)) => return Ok(Self::of_block(&block, home, resource)),
+            Some(Err(error)) => return Err(*error),
+            None => {}
+        }
         Self::create_by(bytes, align, home, resource, |named, request, stream| {
             observe::allocate(named, request, Some(stream), || named.body().allocate(request, stream))
         })
+    }
+
+    /// Takes a block for a buffer out of what the thread has at hand, which [`of_block`](Self::of_block) makes a buffer of:
+    /// `None`, with nothing changed, when that is not what is wanted. The answer is small, and the buffer can be made where it
+    /// will be. Until then the block is nobody's.
+    ///
+    /// # Errors
+    /// What the driver says to the question whether the stream is capturing.
+    #[inline]
+    pub fn block_at_hand(
+        bytes: usize,
+        align: usize,
+        home: &StreamHold,
+        resource: &Named,
+    ) -> Option<Result<Block, Box<Error>>> {
+        let request = resource.plain(bytes, align)?;
+        let body = resource.body();
+        let device = body.device().filter(|device| *device >= 0)?;
+        if !home.as_stored().is_live() && body.needs_live_stream() {
+            return None;
+        }
+        let made = body.allocate_at_hand(&request, home.as_carried())?;
+        Some(made.map(|ptr| Block { ptr, bytes, align, device, properties: body.properties() }))
+    }
+
+    /// A buffer of such a block, with a light on the resource that made it, and with the stream that it was made on.
+    #[inline]
+    pub fn of_block(block: &Block, home: StreamHold, resource: Light) -> Self {
+        let Block { ptr, bytes, align, device, properties } = *block;
+        Self {
+            ptr,
+            bytes,
+            capacity: bytes,
+            align,
+            device,
+            default: device,
+            properties,
+            source: Source::Resource(resource),
+            home,
+            used: Vec::new(),
+        }
     }
 
     /// [`create`](Self::create) that neither waits nor calls the driver or user code. On failure stream and resource come
@@ -111,6 +170,14 @@ impl Buffer {
     /// # Errors
     /// [`Error::WouldBlock`] with nothing changed, and those of the allocation.
     pub fn try_create(bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
+        // Of a raw value it would have to be asked which stream it is.
+        if home.as_carried().outlives_call() {
+            match Self::block_at_hand(bytes, or_default(align), &home, &resource) {
+                Some(Ok(block)) => return Ok(Self::of_block(&block, home, resource)),
+                Some(Err(error)) => return Err(*error),
+                None => {}
+            }
+        }
         if resource.body().device().is_none() && bytes != 0 {
             // Which device that is, only the driver can say.
             return Err(Error::WouldBlock);
@@ -129,7 +196,7 @@ impl Buffer {
         allocate: impl FnOnce(&Named, &Request, StreamRef<'_>) -> Result<u64>,
     ) -> Result<Self> {
         device::alive()?;
-        let align = if align == 0 { DEFAULT_ALIGNMENT } else { align };
+        let align = or_default(align);
         let request = Request::checked(bytes, align, resource.id())?;
         check_home(&resource, &home)?;
         let ptr = if bytes == 0 {
@@ -153,7 +220,7 @@ impl Buffer {
             properties,
             source: Source::Resource(resource),
             home,
-            used: SmallVec::new(),
+            used: Vec::new(),
         })
     }
 
@@ -165,7 +232,7 @@ impl Buffer {
     pub fn adopt(ptr: u64, bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
         use crate::error::{Misuse, MisuseKind};
         device::alive()?;
-        let align = if align == 0 { DEFAULT_ALIGNMENT } else { align };
+        let align = or_default(align);
         let request = Request::checked(bytes, align, resource.id())?;
         if ptr == 0 && bytes == 0 {
             return Self::create(0, align, home, resource);
@@ -227,7 +294,7 @@ impl Buffer {
             properties,
             source: Source::Resource(counted),
             home,
-            used: SmallVec::new(),
+            used: Vec::new(),
         })
     }
 
@@ -272,9 +339,9 @@ impl Buffer {
             device,
             default: default_of(device, &home),
             properties,
-            source: Source::Foreign(Some(foreign)),
+            source: Source::Foreign(Some(Box::new(foreign))),
             home,
-            used: SmallVec::new(),
+            used: Vec::new(),
         })
     }
 
@@ -460,7 +527,28 @@ impl Buffer {
         closed
     }
 
+    /// [`close`](Self::close) on the home stream into what the thread keeps at hand: false, with nothing changed, when anything
+    /// about it must be looked at. Calls nobody; the references that the buffer holds go when it is dropped.
+    #[inline]
+    pub fn close_at_hand(&mut self) -> bool {
+        let Source::Resource(light) = &self.source else { return false };
+        let Some(request) = light.plain(self.capacity, self.align) else { return false };
+        // What `settle` would find nothing to do for.
+        let elsewhere = |home: &StreamHold| home.device().is_some_and(|device| device != self.default);
+        let settled = self.used.is_empty()
+            && self.home.is_of_this_thread()
+            && (self.home.as_stored().is_live() || !elsewhere(&self.home));
+        if !settled || !light.body().deallocate_at_hand(self.ptr, &request, self.home.as_stored()) {
+            return false;
+        }
+        self.empty();
+        true
+    }
+
     fn close_now(&mut self, carried: bool) -> Result<()> {
+        if self.close_at_hand() {
+            return Ok(());
+        }
         if matches!(self.source, Source::Foreign(_)) {
             return self.close_foreign(carried);
         }
@@ -498,6 +586,9 @@ impl Buffer {
     pub fn try_close(&mut self) -> Result<()> {
         if matches!(self.source, Source::Foreign(Some(_))) {
             return Err(Error::WouldBlock);
+        }
+        if self.close_at_hand() {
+            return Ok(());
         }
         tools::may_not_wait()?;
         self.free_block(false, false, |n, request, s| {
@@ -732,8 +823,8 @@ fn give_up(resource: &Named, ptr: u64, request: &Request, stream: StreamRef<'_>)
     }
 }
 
-fn release_foreign(foreign: Option<Foreign>, ptr: u64, bytes: usize, home: &StreamHold) {
-    let Some(mut foreign) = foreign else { return };
+fn release_foreign(foreign: Option<Box<Foreign>>, ptr: u64, bytes: usize, home: &StreamHold) {
+    let Some(mut foreign) = foreign.map(|boxed| *boxed) else { return };
     if tenure_driver::process::unusable() {
         // The owner's language may be gone; nothing of it is entered.
         std::mem::forget(foreign);

@@ -72,6 +72,7 @@ impl<const N: usize> Count<N> {
     }
 
     /// Takes a light. The caller holds some reference already.
+    #[inline]
     pub fn take_light(&self, stripe: usize) {
         if self.stripes[stripe % N].0.fetch_add(2, Relaxed) & SHUT != 0 {
             self.word.fetch_add(1, Relaxed);
@@ -88,12 +89,14 @@ impl<const N: usize> Count<N> {
 
     /// Drops a light. `true`: the caller must destroy the counted object, and nobody else will.
     #[must_use]
+    #[inline]
     pub fn drop_light(&self, stripe: usize) -> bool {
         self.drop_lights(stripe, 1)
     }
 
     /// Drops `many` lights in one step. `true` as for [`drop_light`](Self::drop_light).
     #[must_use]
+    #[inline]
     pub fn drop_lights(&self, stripe: usize, many: usize) -> bool {
         let many = many as i64;
         if many == 0 {

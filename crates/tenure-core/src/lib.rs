@@ -4,7 +4,7 @@
 //!          buffer    current   report   trace          what users hold and ask
 //!             \         |        |       /
 //!              resource/  (handle, registry, leaves)    who made the memory
-//!              adaptor/   (limiting, statistics)        what stands in front of it
+//!              adaptor/   (limiting, statistics, ...)   what stands in front of it
 //!              pool/      (place, pages, order)         who may have which byte now
 //!                   |
 //!              stream, device, misuse, error, tools     the words they share
@@ -26,13 +26,18 @@ pub mod count;
 pub mod current;
 pub mod device;
 pub mod error;
+mod latch;
 pub mod low_memory;
 pub mod misuse;
 pub mod observe;
 pub mod ops;
 pub mod pool;
+pub mod prefetch;
 pub mod report;
 pub mod resource;
+pub mod stack;
 pub mod stream;
+pub mod stream_pool;
+pub mod thread;
 pub mod tools;
 pub mod trace;

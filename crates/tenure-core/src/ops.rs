@@ -158,23 +158,38 @@ pub fn synchronize(stream: StreamRef<'_>, default: i32) -> Result<()> {
 /// What the driver says.
 pub fn note_sync(stream: StreamRef<'_>) -> Result<()> {
     device::alive()?;
-    registry::stream_synchronized(stream, true)
+    registry::tell_each(|resource| resource.stream_synchronized(stream, true))
 }
 
 /// [`note_sync`] after a wait of tenure's own, which has happened whatever comes of this.
 pub fn noted(stream: StreamRef<'_>) {
-    if let Err(error) = registry::stream_synchronized(stream, false) {
+    if let Err(error) = registry::tell_each(|resource| resource.stream_synchronized(stream, false)) {
         log::debug!("tenure: after a wait for a stream: {error}");
     }
 }
 
 /// [`noted`] after a wait for a whole device: of every stream that can be asked.
 pub fn noted_device(device: i32) {
-    registry::for_each(|resource| {
-        if let Err(error) = resource.body().device_synchronized(device) {
-            log::debug!("tenure: after a wait for device {device}: {error}");
-        }
-    });
+    if let Err(error) = registry::tell_each(|resource| resource.device_synchronized(device)) {
+        log::debug!("tenure: after a wait for device {device}: {error}");
+    }
+}
+
+/// Tells every pool that `stream` waits for the work of `other`: what was freed on `other` before is then as good as freed on
+/// `stream`. Nothing is believed: a pool that holds such memory inserts a wait of its own.
+///
+/// # Errors
+/// What the driver says.
+pub fn note_wait(stream: StreamRef<'_>, other: StreamRef<'_>) -> Result<()> {
+    device::alive()?;
+    registry::tell_each(|resource| resource.stream_waits(stream, other, true))
+}
+
+/// [`note_wait`] after a wait of tenure's own, which stands whatever comes of this.
+pub fn noted_wait(stream: StreamRef<'_>, other: StreamRef<'_>) {
+    if let Err(error) = registry::tell_each(|resource| resource.stream_waits(stream, other, false)) {
+        log::debug!("tenure: after a wait between streams: {error}");
+    }
 }
 
 /// True when all work enqueued on `stream` so far is done.

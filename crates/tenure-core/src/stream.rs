@@ -9,8 +9,6 @@
 //!
 //! [`StreamRef`] is what a call carries, [`StreamHold`] what a buffer keeps.
 
-use std::cell::Cell;
-
 use tenure_driver::RawStream;
 
 use crate::error::{Payload, Result};
@@ -64,6 +62,7 @@ impl StreamObject {
     }
 
     /// The face's own handle; 0 when it has none.
+    #[inline]
     pub fn handle(&self) -> u64 {
         self.seat.get().map_or(0, |(handle, _)| *handle)
     }
@@ -138,21 +137,10 @@ impl Drop for StreamObject {
     }
 }
 
-thread_local! {
-    static THREAD: Cell<u64> = const { Cell::new(0) };
-}
-
-/// A number that no other thread of the process ever has; 0 on a thread that is ending.
+/// A number that no other thread of the process ever has.
+#[inline]
 pub(crate) fn this_thread() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    THREAD
-        .try_with(|cell| {
-            if cell.get() == 0 {
-                cell.set(NEXT.fetch_add(1, Ordering::Relaxed));
-            }
-            cell.get()
-        })
-        .unwrap_or(0)
+    crate::thread::number() as u64
 }
 
 /// A stream as one call carries it.
@@ -217,11 +205,13 @@ pub struct StreamHold {
 }
 
 impl StreamHold {
+    #[inline]
     fn new(raw: RawStream, object: Option<Arc<StreamObject>>) -> Self {
         Self { raw, object, thread: if raw.is_per_thread() { this_thread() } else { 0 }, device: -1 }
     }
 
     /// Keeps an object.
+    #[inline]
     pub fn object(object: Arc<StreamObject>) -> Self {
         Self::new(object.raw(), Some(object))
     }
@@ -251,11 +241,13 @@ impl StreamHold {
     }
 
     /// As an argument, marked as stored: nobody may take a raw value for alive.
+    #[inline]
     pub fn as_stored(&self) -> StreamRef<'_> {
         StreamRef { raw: self.raw, object: self.object.as_deref(), stored: true }
     }
 
     /// As an argument of a call whose caller has just named the stream.
+    #[inline]
     pub fn as_carried(&self) -> StreamRef<'_> {
         StreamRef { raw: self.raw, object: self.object.as_deref(), stored: false }
     }
@@ -267,6 +259,7 @@ impl StreamHold {
     }
 
     /// False for the default stream of another thread.
+    #[inline]
     pub fn is_of_this_thread(&self) -> bool {
         self.thread == 0 || self.thread == this_thread()
     }

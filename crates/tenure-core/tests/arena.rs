@@ -63,7 +63,7 @@ fn without_a_size_it_is_half_of_what_is_free() {
 #[test]
 fn sizes_that_make_no_sense_are_refused_by_name() {
     let _machine = machine();
-    for bytes in [0, 255, u64::MAX] {
+    for bytes in [0, 255, 32 << 10, u64::MAX] {
         match Arena::new(cuda(), 0, size(bytes)) {
             Err(Error::Invalid(text)) => assert!(text.contains(&format!("arena_size is {bytes}")), "{text}"),
             other => panic!("{other:?}"),

@@ -4,25 +4,54 @@
 
 mod sync {
     pub(crate) use loom::hint::spin_loop;
-    pub(crate) use loom::sync::atomic;
+    pub(crate) mod atomic {
+        pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+        /// loom lets a compare-exchange succeed over a store that came before it, which neither the language nor a
+        /// processor does. With a swap for the store the model says what they do.
+        pub(crate) struct AtomicU32(loom::sync::atomic::AtomicU32);
+
+        impl AtomicU32 {
+            pub(crate) fn new(value: u32) -> Self {
+                Self(loom::sync::atomic::AtomicU32::new(value))
+            }
+
+            pub(crate) fn load(&self, order: Ordering) -> u32 {
+                self.0.load(order)
+            }
+
+            pub(crate) fn store(&self, value: u32, order: Ordering) {
+                self.0.swap(value, order);
+            }
+
+            pub(crate) fn compare_exchange(&self, old: u32, new: u32, yes: Ordering, no: Ordering) -> Result<u32, u32> {
+                self.0.compare_exchange(old, new, yes, no)
+            }
+        }
+    }
     pub(crate) use loom::thread::yield_now;
 }
+
+#[path = "../src/latch.rs"]
+#[allow(dead_code)]
+mod latch;
 
 /// The sources say who may see them by the name of their module, so that the models are inside it.
 #[path = "../src/pool"]
 mod pool {
-    #[path = "cache/latch.rs"]
-    #[allow(dead_code)]
-    pub(crate) mod latch;
     #[path = "place/piece.rs"]
     #[allow(dead_code)]
     pub(crate) mod piece;
+    #[path = "place/starts.rs"]
+    #[allow(dead_code)]
+    pub(crate) mod starts;
 
     mod models {
         use std::sync::Arc;
 
-        use super::latch::Latch;
         use super::piece::{FREE, HELD, LIVE, Piece, state_of, with_state, word};
+        use super::starts::{GRANULE, Starts};
+        use crate::latch::Latch;
         use loom::cell::UnsafeCell;
         use loom::thread;
 
@@ -121,6 +150,108 @@ mod pool {
                 } else {
                     assert!(wrong.join().unwrap());
                 }
+            });
+        }
+
+        #[test]
+        fn a_plots_piece_keeps_its_start_whatever_becomes_of_the_run_beside_it() {
+            // A run of one granule and a half; a plot's piece begins in the other half of the last one.
+            const RUN: u32 = 7;
+            const PIECE: u32 = 9;
+            let units = (1 << GRANULE) + 64;
+            loom::model(move || {
+                let zeros = (0..3).map(|_| crate::sync::atomic::AtomicU32::new(0)).collect();
+                let starts = Arc::new(Starts::new(zeros));
+                // The placer has its lock, the plot its latch: they meet nowhere but here.
+                let placer = {
+                    let starts = starts.clone();
+                    thread::spawn(move || {
+                        starts.set(0, RUN);
+                        starts.set_run(0, units, RUN);
+                        starts.clear_run(0, units, RUN);
+                        starts.set(0, 0);
+                        starts.set(0, RUN + 1);
+                        starts.set_run(0, units, RUN + 1);
+                    })
+                };
+                starts.set(1, PIECE);
+                assert_eq!(starts.in_granule(1), PIECE, "a live piece is found");
+                starts.set(1, 0);
+                starts.set(1, PIECE);
+                placer.join().unwrap();
+                assert_eq!(starts.in_granule(1), PIECE, "a live piece is found");
+                assert_eq!(starts.reaches(0), Some(RUN + 1));
+                assert_eq!(starts.reaches(3), None);
+            });
+        }
+
+        /// What a desk and the placer do with one piece of a plot.
+        struct Shared {
+            piece: Piece,
+            /// The plot's blocks, or what the placer made of them: reached by whoever has the plot.
+            ground: Alone,
+            /// The plot is at the desk.
+            at_desk: Latch<bool>,
+            /// The placer's inbox, under the pool's lock. `None`: the piece is the placer's own.
+            inbox: Latch<Option<u32>>,
+        }
+
+        #[test]
+        fn a_piece_that_is_freed_while_its_plot_is_given_up_is_freed_once() {
+            loom::model(|| {
+                let live = word(LIVE, 63, 200, 4);
+                let shared = Arc::new(Shared {
+                    piece: Piece::default(),
+                    ground: Alone::default(),
+                    at_desk: Latch::default(),
+                    inbox: Latch::default(),
+                });
+                shared.piece.set(live, 9);
+                *shared.at_desk.hold() = true;
+                *shared.inbox.hold() = Some(0);
+                // The desk's own thread frees: into the plot where it still has it, else through the placer.
+                let owner = {
+                    let shared = shared.clone();
+                    thread::spawn(move || {
+                        let Some(at_desk) = shared.at_desk.try_hold() else { return false };
+                        if !shared.piece.claim(live, 9) {
+                            return false;
+                        }
+                        if *at_desk {
+                            shared.ground.add();
+                            shared.piece.set(FREE, 0);
+                            return true;
+                        }
+                        drop(at_desk);
+                        if let Some(mut inbox) = shared.inbox.try_hold() {
+                            match &mut *inbox {
+                                Some(waiting) => *waiting += 1,
+                                None => {
+                                    shared.ground.add();
+                                    shared.piece.set(FREE, 0);
+                                }
+                            }
+                        } else {
+                            // What waits at a desk is given later; here, put back.
+                            shared.piece.set(live, 9);
+                            return false;
+                        }
+                        true
+                    })
+                };
+                // Somebody gathers: the plot out of the desk under the latch, then into the placer under the lock.
+                let taken =
+                    shared.at_desk.try_hold().is_some_and(|mut at_desk| std::mem::replace(&mut *at_desk, false));
+                if taken && let Some(mut inbox) = shared.inbox.try_hold() {
+                    shared.ground.add();
+                    if inbox.take() == Some(1) {
+                        shared.piece.set(FREE, 0);
+                    }
+                }
+                let freed = owner.join().unwrap();
+                let state = state_of(shared.piece.word());
+                let waits = shared.inbox.hold().is_some_and(|waiting| waiting == 1);
+                assert_eq!(freed, state == FREE || waits && state == HELD, "freed: {freed}, {state}");
             });
         }
     }

@@ -17,11 +17,12 @@ use tenure_core::arena::{Arena, ArenaOptions};
 use tenure_core::bins::{Binning, BinningOptions, FixedSize, FixedSizeOptions};
 use tenure_core::buffer::Buffer;
 use tenure_core::error::{Error, OutOfMemory, Payload, Result};
-use tenure_core::observe::{self, By, Tag, Usage, history, pop_tag, push_tag, set_stack_hook};
+use tenure_core::observe::{self, By, Tag, Usage, history, pop_tag, push_tag};
 use tenure_core::pool::PoolOptions;
 use tenure_core::resource::callback::{CallbackResource, Callbacks};
 use tenure_core::resource::leaf::{AsyncOptions, AsyncPool, shared};
 use tenure_core::resource::{Properties, Resource};
+use tenure_core::stack::set_source;
 use tenure_core::stream::{StreamHold, StreamObject, StreamRef};
 
 const LEGACY: StreamRef<'static> = StreamRef::DEFAULT;
@@ -67,7 +68,7 @@ fn account(by: By, name: &str) -> Usage {
 fn no_longer() {
     history::record(false, false, 1).expect("ends");
     observe::observe(false);
-    drop(set_stack_hook(None));
+    drop(set_source(None));
     assert!(!observe::is_on());
 }
 
@@ -386,7 +387,7 @@ fn events() -> Vec<Value> {
 fn history_keeps_the_last_events_in_their_order() {
     let _machine = machine();
     no_longer();
-    drop(set_stack_hook(Some(Arc::new(|| Some("inner.rs:3 inner\nouter.rs:4 outer\n".to_owned())))));
+    drop(set_source(Some(Arc::new(|| "inner.rs:3 inner\nouter.rs:4 outer\n".to_owned()))));
     history::record(true, true, 6).unwrap();
     let pool = a_pool(PoolOptions { maximum_bytes: Some(4 * MIB), ..PoolOptions::default() });
     let ptr = pool.allocate(7000, 256, LEGACY).unwrap();
@@ -465,7 +466,7 @@ fn has(oom: &OutOfMemory, parts: &[&str]) -> bool {
 fn a_failure_names_who_holds_most() {
     let _machine = machine();
     no_longer();
-    drop(set_stack_hook(Some(Arc::new(|| Some("train.py:12 load\nmain.py:1 main\n".to_owned())))));
+    drop(set_source(Some(Arc::new(|| "train.py:12 load\nmain.py:1 main\n".to_owned()))));
     history::record(true, true, 100).unwrap();
     let stream = StreamObject::create(0, true).unwrap();
     let pool = a_pool(PoolOptions { maximum_bytes: Some(32 * MIB), ..PoolOptions::default() });
@@ -609,14 +610,14 @@ fn the_hook_of_stacks_may_allocate_and_is_let_go_of() {
     let pool = a_pool(PoolOptions::default());
     let payload = Payload { kind: 0, data: std::ptr::null_mut(), release: Some(release) };
     let (inside, within) = (AtomicBool::new(false), pool.clone());
-    drop(set_stack_hook(Some(Arc::new(move || {
+    drop(set_source(Some(Arc::new(move || {
         let _kept = &payload;
         if !inside.swap(true, Ordering::SeqCst) {
             let ptr = within.allocate(300, 256, LEGACY).unwrap();
             within.deallocate(ptr, 300, 256, LEGACY).unwrap();
             inside.store(false, Ordering::SeqCst);
         }
-        None
+        String::new()
     }))));
     history::record(true, true, 100).unwrap();
     let ptr = pool.allocate(1000, 256, LEGACY).unwrap();

@@ -11,7 +11,7 @@ use std::sync::{Barrier, Mutex};
 
 use common::*;
 use tenure_core::error::{Error, Misuse, MisuseKind};
-use tenure_core::pool::PoolOptions;
+use tenure_core::pool::{PoolOptions, Prefer};
 use tenure_core::resource::MemoryResource;
 use tenure_core::stream::{StreamObject, StreamRef};
 use tenure_driver::sim;
@@ -290,5 +290,182 @@ fn the_peak_is_never_too_high_over_many_threads() {
     let peak = pool.info().peak_live_bytes;
     assert!(peak <= THREADS * 20 * BLOCK, "{peak}");
     assert!(peak >= 20 * BLOCK - MIB, "{peak}");
+    is_whole(&pool);
+}
+
+// --------------------------------------------------------------------------------------------------------------- plots
+
+/// A pool whose threads have plots.
+fn divided(options: PoolOptions) -> tenure_core::pool::Pool {
+    let pool = pool(options);
+    pool.force_plots();
+    pool
+}
+
+fn plots(pool: &tenure_core::pool::Pool) -> u64 {
+    pool.property("plots").unwrap()
+}
+
+/// Frees one of many live blocks and allocates another, checked against a list of intervals.
+fn churn(pool: &tenure_core::pool::Pool, stream: StreamRef<'_>, steps: u64) {
+    let mut live: std::collections::BTreeMap<u64, u64> = std::collections::BTreeMap::new();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for step in 0..steps {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        if live.len() >= 40 {
+            let (&ptr, &bytes) = live.iter().nth(state as usize % live.len()).unwrap();
+            live.remove(&ptr);
+            free(pool, ptr, bytes, stream);
+        }
+        let bytes = (33 << 10) + (state >> 40) % (900 << 10);
+        let ptr = allocate(pool, bytes, stream).unwrap();
+        let before = live.range(..ptr + bytes).next_back();
+        assert!(before.is_none_or(|(start, length)| start + length <= ptr), "step {step}");
+        live.insert(ptr, bytes);
+    }
+    for (ptr, bytes) in live {
+        free(pool, ptr, bytes, stream);
+    }
+}
+
+#[test]
+fn a_plot_serves_large_sizes_and_is_given_back() {
+    let _machine = machine();
+    let pool = divided(PoolOptions::default());
+    churn(&pool, LEGACY, 2000);
+    assert_eq!(plots(&pool), 1);
+    let ptr = allocate(&pool, 70_000, LEGACY).unwrap();
+    assert_eq!(pool.find(ptr + 65_536).unwrap().ptr, ptr);
+    assert!(pool.find(ptr + 70_400).is_none_or(|block| block.ptr != ptr));
+    free(&pool, ptr, 70_000, LEGACY);
+    is_whole(&pool);
+    assert_eq!(plots(&pool), 0);
+    let frugal = divided(PoolOptions { prefer: Prefer::Footprint, ..Default::default() });
+    churn(&frugal, LEGACY, 200);
+    assert_eq!(plots(&frugal), 0, "who asks for a small footprint has none");
+    is_whole(&frugal);
+}
+
+#[test]
+fn threads_that_are_not_in_each_others_way_have_no_plots() {
+    let _machine = machine();
+    let pool = pool(PoolOptions::default());
+    churn(&pool, LEGACY, 1000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| churn(&pool, LEGACY, 1000)).join().unwrap();
+    });
+    assert_eq!(plots(&pool), 0);
+    is_whole(&pool);
+}
+
+#[test]
+fn wrong_frees_of_pieces_of_a_plot_are_told_apart() {
+    let _machine = machine();
+    let pool = divided(PoolOptions::default());
+    let bytes = 100_000;
+    let blocks: Vec<u64> = (0..20).map(|_| allocate(&pool, bytes, LEGACY).unwrap()).collect();
+    assert_eq!(plots(&pool), 1);
+    let ptr = blocks[10];
+    let kind = |ptr: u64, bytes: u64, owner: u64| {
+        let request = tenure_core::resource::Request { owner, ..request(bytes) };
+        match pool.deallocate(ptr, &request, LEGACY) {
+            Err(Error::Misuse(misuse)) => misuse.kind,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(kind(ptr, 50_000, 7), MisuseKind::WrongSize);
+    assert_eq!(kind(ptr, bytes, 8), MisuseKind::WrongResource);
+    assert_eq!(kind(ptr + 65_536, bytes, 7), MisuseKind::InteriorPointer);
+    for ptr in &blocks {
+        free(&pool, *ptr, bytes, LEGACY);
+        assert_eq!(kind(*ptr, bytes, 7), MisuseKind::DoubleFree);
+    }
+    is_whole(&pool);
+}
+
+#[test]
+fn what_a_plot_holds_is_gathered_before_a_pool_fails_and_its_pieces_stay() {
+    let _machine = machine();
+    let limit = 32 * MIB;
+    let pool = divided(PoolOptions { maximum_bytes: Some(limit), ..Default::default() });
+    let (tilled, taken) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let blocks: Vec<u64> = (0..30).map(|_| allocate(&pool, MIB, LEGACY).unwrap()).collect();
+            // The last one stays; the others are the plot's.
+            for ptr in &blocks[..29] {
+                free(&pool, *ptr, MIB, LEGACY);
+            }
+            assert_eq!(plots(&pool), 1);
+            tilled.wait();
+            taken.wait();
+            free(&pool, blocks[29], MIB, LEGACY);
+        });
+        tilled.wait();
+        let ptr = allocate(&pool, limit - 3 * MIB, LEGACY).unwrap();
+        assert_eq!((plots(&pool), pool.info().live_count), (0, 2));
+        free(&pool, ptr, limit - 3 * MIB, LEGACY);
+        taken.wait();
+    });
+    is_whole(&pool);
+}
+
+#[test]
+fn a_piece_of_a_plot_freed_on_another_stream_waits_for_that_stream() {
+    let _machine = machine();
+    let pool = divided(PoolOptions { maximum_bytes: Some(16 * MIB), ..Default::default() });
+    let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+    let mismatches = sim::mismatches();
+    for round in 0..100 {
+        let ptr = allocate(&pool, 300_000, object(&a)).unwrap();
+        sim::busy(b.raw().as_raw(), std::time::Duration::from_micros(100)).unwrap();
+        sim::launch(b.raw().as_raw(), &[(ptr, 300_000)], &[]).unwrap();
+        // By this thread and by others, whose desks do not have the plot.
+        if round % 2 == 0 {
+            free(&pool, ptr, 300_000, object(&b));
+        } else {
+            std::thread::scope(|scope| scope.spawn(|| free(&pool, ptr, 300_000, object(&b))).join().unwrap());
+        }
+        let next = allocate(&pool, 300_000, object(&a)).unwrap();
+        sim::launch(a.raw().as_raw(), &[], &[(next, 300_000, 1)]).unwrap();
+        free(&pool, next, 300_000, object(&a));
+    }
+    assert_eq!(sim::mismatches(), mismatches, "a wrote what b was still reading");
+    is_whole(&pool);
+}
+
+#[test]
+fn pieces_of_a_plot_freed_by_other_threads_come_back_to_it() {
+    let _machine = machine();
+    let pool = divided(PoolOptions::default());
+    let first = allocate(&pool, 200_000, LEGACY).unwrap();
+    for _ in 0..200 {
+        let blocks: Vec<u64> = (0..8).map(|_| allocate(&pool, 500_000, LEGACY).unwrap()).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| blocks.iter().for_each(|ptr| free(&pool, *ptr, 500_000, LEGACY))).join().unwrap();
+        });
+    }
+    assert_eq!(plots(&pool), 1);
+    assert!(pool.property("pool_size").unwrap() <= 24 * MIB, "{:?}", pool.info());
+    free(&pool, first, 200_000, LEGACY);
+    is_whole(&pool);
+}
+
+#[test]
+fn streams_and_threads_that_end_leave_no_plot_behind() {
+    let _machine = machine();
+    let pool = divided(PoolOptions::default());
+    let other = allocate(&pool, 256, LEGACY).unwrap();
+    for _ in 0..40 {
+        let stream = StreamObject::create(0, true).unwrap();
+        churn(&pool, object(&stream), 50);
+        std::thread::scope(|scope| scope.spawn(|| churn(&pool, object(&stream), 50)).join().unwrap());
+    }
+    assert!(pool.property("stream_records").unwrap() < 80, "records of ended streams go");
+    pool.info();
+    assert_eq!(plots(&pool), 0);
+    free(&pool, other, 256, LEGACY);
     is_whole(&pool);
 }

@@ -257,6 +257,144 @@ fn a_wait_for_the_device_is_one_for_each_stream() {
     assert_eq!(sim::mismatches(), wrong);
 }
 
+/// A pool with room to grow, known to three streams, and what it makes of a wait of `b` for `a`.
+fn roomy(streams: [StreamRef<'_>; 3]) -> Pool {
+    let pool = pool(PoolOptions { maximum_bytes: Some(256 * MIB), ..Default::default() });
+    for stream in streams {
+        let ptr = allocate(&pool, 1000, stream).unwrap();
+        free(&pool, ptr, 1000, stream);
+    }
+    pool
+}
+
+#[test]
+fn what_a_stream_has_waited_for_is_at_hand() {
+    let _machine = machine();
+    let _current = current();
+    let wrong = sim::mismatches();
+    for raw in [false, true] {
+        for thoroughly in [false, true] {
+            let made = [0; 3].map(|_| StreamObject::create(0, true).unwrap());
+            let [a, b, c] = [0, 1, 2].map(|i| object(&made[i]));
+            let (a, b) = if raw { (StreamRef::raw(a.raw), StreamRef::raw(b.raw)) } else { (a, b) };
+            let pool = roomy([a, b, c]);
+            let live: Vec<u64> = (0..4).map(|_| allocate(&pool, BIG, a).unwrap()).collect();
+            for ptr in &live {
+                sim::launch(a.raw.as_raw(), &[], &[(*ptr, BIG as usize, 0x11)]).unwrap();
+                let verify = sim::Access::Verify { at: *ptr, len: BIG as usize, byte: 0x11 };
+                sim::launch_for(a.raw.as_raw(), DELAY, &[verify]).unwrap();
+                free(&pool, *ptr, BIG, a);
+            }
+            let reserved = pool.info().reserved_bytes;
+            ops::order_after(b, a, -1).unwrap();
+            pool.stream_waits(b, a, thoroughly).unwrap();
+            let before = order_calls();
+            // The third stream has waited for nobody.
+            let theirs = allocate(&pool, BIG, c).unwrap();
+            assert!(!live.contains(&theirs), "{raw} {thoroughly}");
+            let reserved_then = pool.info().reserved_bytes;
+            assert!(reserved_then > reserved);
+            let asked = order_calls();
+            let taken: Vec<u64> = (0..4).map(|_| allocate(&pool, BIG, b).unwrap()).collect();
+            assert_eq!(order_calls(), asked, "no question and no wait; the other stream took {}", asked - before);
+            assert!(taken.iter().all(|ptr| live.contains(ptr)), "{raw} {thoroughly}");
+            assert_eq!(pool.info().reserved_bytes, reserved_then, "the pool did not grow");
+            for ptr in &taken {
+                sim::launch(b.raw.as_raw(), &[], &[(*ptr, BIG as usize, 0xee)]).unwrap();
+                free(&pool, *ptr, BIG, b);
+            }
+            free(&pool, theirs, BIG, c);
+            tenure_core::device::prove(0).unwrap();
+            pool.check().unwrap();
+        }
+    }
+    assert_eq!(sim::mismatches(), wrong, "memory was handed over before its last use");
+    assert_eq!(sim::violations(), 0);
+}
+
+#[test]
+fn a_wait_covers_what_was_freed_before_it_only() {
+    let _machine = machine();
+    let _current = current();
+    let wrong = sim::mismatches();
+    let made = [0; 3].map(|_| StreamObject::create(0, true).unwrap());
+    let [a, b, c] = [0, 1, 2].map(|i| object(&made[i]));
+    let pool = roomy([a, b, c]);
+    let first = use_late(&pool, a);
+    ops::order_after(b, a, -1).unwrap();
+    pool.stream_waits(b, a, false).unwrap();
+    // Freed since, and, once another stream asks, under an event of its own that the wait was not for.
+    let kept = allocate(&pool, BIG, a).unwrap();
+    let second = use_late(&pool, a);
+    assert_eq!(kept, first);
+    let others = [0; 2].map(|_| {
+        let ptr = allocate(&pool, BIG, b).unwrap();
+        // The second time, it is sealed.
+        pool.stream_synchronized(a, true).unwrap();
+        ptr
+    });
+    assert!(!others.contains(&second));
+    let waits = sim::calls("cuStreamWaitEvent");
+    pool.stream_waits(b, a, false).unwrap();
+    assert_eq!(sim::calls("cuStreamWaitEvent"), waits + 1);
+    pool.stream_waits(b, a, false).unwrap();
+    assert_eq!(sim::calls("cuStreamWaitEvent"), waits + 1, "nothing was freed since");
+    assert_eq!(take(&pool, b), second);
+    free(&pool, kept, BIG, a);
+    others.into_iter().for_each(|ptr| free(&pool, ptr, BIG, b));
+    tenure_core::device::prove(0).unwrap();
+    pool.check().unwrap();
+    assert_eq!(sim::mismatches(), wrong, "memory was handed over before its last use");
+}
+
+#[test]
+fn a_wait_that_nobody_made_is_not_believed() {
+    let _machine = machine();
+    let _current = current();
+    let wrong = sim::mismatches();
+    let made = [0; 3].map(|_| StreamObject::create(0, true).unwrap());
+    let [a, b, c] = [0, 1, 2].map(|i| object(&made[i]));
+    let pool: Resource = resource(roomy([a, b, c]));
+    let inner = pool.downcast::<Pool>().unwrap();
+    let ptr = use_late(inner, a);
+    ops::note_wait(b, a).unwrap();
+    assert_eq!(take(inner, b), ptr);
+    tenure_core::device::prove(0).unwrap();
+    assert_eq!(sim::mismatches(), wrong, "memory was handed over before its last use");
+}
+
+#[test]
+fn a_wait_of_the_ladder_is_remembered() {
+    let _machine = machine();
+    let _current = current();
+    let wrong = sim::mismatches();
+    let a = StreamObject::create(0, true).unwrap();
+    let b = StreamObject::create(0, true).unwrap();
+    let (a, b) = (object(&a), object(&b));
+    let pool = pool(PoolOptions { maximum_bytes: Some(18 * MIB), ..Default::default() });
+    for stream in [a, b] {
+        let ptr = allocate(&pool, 1000, stream).unwrap();
+        free(&pool, ptr, 1000, stream);
+    }
+    let kept = allocate(&pool, BIG, a).unwrap();
+    let freed = [use_late(&pool, a), kept];
+    free(&pool, kept, BIG, a);
+    // An event covers what is sealed; the first block is taken behind a wait for it.
+    pool.stream_synchronized(a, true).unwrap();
+    let first = allocate(&pool, 4 * MIB, b).unwrap();
+    let waits = sim::calls("cuStreamWaitEvent");
+    let second = allocate(&pool, 4 * MIB, b).unwrap();
+    assert_eq!(sim::calls("cuStreamWaitEvent"), waits, "of one event, one wait");
+    assert!(freed.iter().any(|ptr| (*ptr..*ptr + BIG).contains(&first)));
+    for ptr in [first, second] {
+        sim::launch(b.raw.as_raw(), &[], &[(ptr, 4 * MIB as usize, 0xee)]).unwrap();
+        free(&pool, ptr, 4 * MIB, b);
+    }
+    tenure_core::device::prove(0).unwrap();
+    pool.check().unwrap();
+    assert_eq!(sim::mismatches(), wrong, "memory was handed over before its last use");
+}
+
 #[test]
 fn notes_race_with_frees_and_the_end_of_streams() {
     let _machine = machine();
@@ -278,6 +416,10 @@ fn notes_race_with_frees_and_the_end_of_streams() {
                         sim::launch_for(stream.raw.as_raw(), Duration::from_micros(200), &[verify]).unwrap();
                         free(pool, ptr, bytes, stream);
                         pool.stream_synchronized(stream, round % 2 == 0).unwrap();
+                        if round % 3 == 0 {
+                            pool.stream_waits(stream, LEGACY, false).unwrap();
+                            pool.stream_waits(LEGACY, stream, true).unwrap();
+                        }
                         if round % 5 == 0 {
                             pool.device_synchronized(0).unwrap();
                         }

@@ -80,8 +80,15 @@ fn threads_at_once_hold() {
 // ------------------------------------------------------------------------------------- found, shrunk, and kept
 
 const PLAIN: Setup = Setup { initial: 0, maximum: None, footprint: false, chunks: false, liar: false, threshold: 0 };
-const SETTINGS: Settings =
-    Settings { schedule: 0, pools: [PLAIN, PLAIN], bytes: false, captures: false, aligned: false, device: None };
+const SETTINGS: Settings = Settings {
+    schedule: 0,
+    pools: [PLAIN, PLAIN],
+    bytes: false,
+    captures: false,
+    aligned: false,
+    device: None,
+    plots: false,
+};
 
 #[test]
 fn a_wait_of_the_legacy_stream_ends_no_capture_of_a_blocking_one() {

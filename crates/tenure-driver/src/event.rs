@@ -4,13 +4,18 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::stream::{RawStream, RelaxedCapture};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::*;
+
+/// How many events this process has made.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// A mark in the work of a stream, owned; destroyed on drop. Waits that are queued for it stay in order.
 #[derive(Debug)]
 pub struct Event {
     device: &'static Device,
     raw: CUevent,
+    number: u64,
 }
 
 // SAFETY: an opaque handle that only the driver follows; the driver may be called with it from any thread.
@@ -37,13 +42,20 @@ impl Event {
 
     fn with_flags(device: &'static Device, flags: u32) -> Result<Self, DriverError> {
         let _current = device.enter()?;
-        Ok(Self { device, raw: device.driver().event_create(flags)? })
+        let raw = device.driver().event_create(flags)?;
+        Ok(Self { device, raw, number: MADE.fetch_add(1, Ordering::Relaxed) + 1 })
     }
 
     /// The driver's handle; alive as long as this value is.
     #[must_use]
     pub fn as_raw(&self) -> CUevent {
         self.raw
+    }
+
+    /// A number that no other event of the process has or had.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Its device.

@@ -46,6 +46,7 @@ pub type CUstreamCaptureStatus = c_uint;
 pub type CUstreamCaptureMode = c_uint;
 pub type CUmemPool_attribute = c_uint;
 pub type CUmemAllocationType = c_uint;
+pub type CUmem_advise = c_uint;
 pub type CUmemAllocationHandleType = c_uint;
 pub type CUmemLocationType = c_uint;
 pub type CUmemAccess_flags = c_uint;
@@ -294,6 +295,8 @@ constants! { CONSTANTS:
     CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: CUmemLocationType = 4;
     CU_MEM_ALLOCATION_TYPE_INVALID: CUmemAllocationType = 0;
     CU_MEM_ALLOCATION_TYPE_PINNED: CUmemAllocationType = 1;
+    CU_MEM_ALLOCATION_TYPE_MANAGED: CUmemAllocationType = 2;
+    CU_MEM_ADVISE_SET_PREFERRED_LOCATION: CUmem_advise = 3;
     CU_MEM_HANDLE_TYPE_NONE: CUmemAllocationHandleType = 0;
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: CUmemAllocationHandleType = 1;
     CU_MEM_ACCESS_FLAGS_PROT_NONE: CUmemAccess_flags = 0;

@@ -92,6 +92,7 @@ macro_rules! for_each_call {
         11020 cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
         11020 cuMemPoolSetAccess(pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize);
         11020 cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice);
+        13000 cuMemGetDefaultMemPool(pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType);
         11020 cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice);
         11020 cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool);
         11020 cuMemPoolExportToShareableHandle(handle: *mut c_void, pool: CUmemoryPool,
@@ -102,6 +103,7 @@ macro_rules! for_each_call {
         6000 cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usize, flags: c_uint);
         12020 cuMemPrefetchAsync(address: CUdeviceptr, bytes: usize, location: CUmemLocation, flags: c_uint,
             stream: CUstream);
+        12020 cuMemAdvise(address: CUdeviceptr, bytes: usize, advice: CUmem_advise, location: CUmemLocation);
         2020 cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
         2000 cuMemFreeHost(address: *mut c_void);
         6050 cuMemHostRegister(address: *mut c_void, bytes: usize, flags: c_uint);

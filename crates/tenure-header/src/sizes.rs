@@ -26,6 +26,7 @@ sizes!(
     tenure_buffer_view,
     tenure_detached,
     tenure_device_info,
+    tenure_tracked,
     tenure_account,
 );
 

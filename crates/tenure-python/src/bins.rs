@@ -32,7 +32,7 @@ impl FixedSizeMemoryResource {
         blocks_to_preallocate: Option<&Bound<'_, PyAny>>,
         device: Option<i32>,
     ) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         let block_size = size::optional(block_size, "block_size")?.unwrap_or(1 << 20);
         if block_size == 0 {
             return Err(PyValueError::new_err(
@@ -79,7 +79,7 @@ impl BinningMemoryResource {
         max_size_exponent: i32,
         device: Option<i32>,
     ) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         let options = tenure_binning_options {
             size: size_of::<tenure_binning_options>(),
             has_exponents: 1,
@@ -144,7 +144,7 @@ impl ArenaMemoryResource {
         dump_log_on_failure: bool,
         device: Option<i32>,
     ) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         let size = size::optional(arena_size, "arena_size")?;
         if size == Some(0) {
             return Err(PyValueError::new_err(

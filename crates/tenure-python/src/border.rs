@@ -47,7 +47,7 @@ fn _take_buffer(buffer: &Bound<'_, PyAny>) -> PyResult<u64> {
         || unsafe { (api().resource_try_release)(resource) },
         || unsafe { (api().resource_release)(resource) },
     );
-    Ok(this.owned()?.exchange(empty?))
+    this.exchange(empty?)
 }
 
 fn ours<'a, 'py>(buffer: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, DeviceBuffer>> {

@@ -1,8 +1,10 @@
 //! `tenure.DeviceBuffer`: memory with an owner.
 //!
 //! ```text
-//!  DeviceBuffer --Arc--> Owned --handle--> the engine's buffer (allocation, resource, home stream, device)
-//!  DLPack capsule --Arc----^
+//!  DeviceBuffer ---handle---> the engine's buffer (allocation, resource, home stream, device)
+//!
+//!  once exported:  DeviceBuffer --Arc--> Owned --handle--> the engine's buffer
+//!                  DLPack capsule --Arc----^
 //! ```
 //!
 //! The engine's buffer knows its resource and its stream; no Python object is needed to free it. So the last owner may be
@@ -20,9 +22,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
-use pyo3::{PyTypeInfo, ffi};
+use pyo3::{PyTraverseError, PyTypeInfo, PyVisit, ffi};
 use tenure_abi::*;
 
+use crate::adaptors;
 use crate::buffer_copy;
 use crate::buffer_export;
 use crate::current;
@@ -30,8 +33,10 @@ use crate::dlpack;
 use crate::errors::{call, check, try_call};
 use crate::foreign;
 use crate::gil;
+use crate::keeper::Held;
 use crate::observe;
 use crate::resource::{self, DeviceMemoryResource};
+use crate::scopes;
 use crate::size;
 use crate::stream::{self, Stream};
 use crate::table::api;
@@ -42,6 +47,7 @@ pub(crate) struct Owned(AtomicU64);
 impl Drop for Owned {
     fn drop(&mut self) {
         let buffer = *self.0.get_mut();
+        scopes::sync_if_attached();
         // SAFETY: this handle is ours and is given back once.
         gil::give_back(|| unsafe { (api().buffer_try_destroy)(buffer) }, || unsafe { (api().buffer_destroy)(buffer) });
     }
@@ -58,7 +64,7 @@ impl Owned {
     }
 
     /// Gives the buffer away and takes `other` instead.
-    pub(crate) fn exchange(&self, other: Self) -> tenure_buffer {
+    fn exchange(&self, other: Self) -> tenure_buffer {
         let buffer = self.0.swap(other.handle(), Ordering::AcqRel);
         std::mem::forget(other);
         buffer
@@ -69,7 +75,12 @@ impl Owned {
 #[pyclass(subclass, frozen, weakref, module = "tenure")]
 #[derive(Default)]
 pub(crate) struct DeviceBuffer {
-    owned: OnceLock<Arc<Owned>>,
+    /// The engine's buffer; 0 until `__init__` is through. Ours to give back unless it is shared.
+    buffer: AtomicU64,
+    /// From the first export through DLPack on: the same buffer, freed by the last who has it.
+    shared: OnceLock<Arc<Owned>>,
+    /// What the garbage collector is shown, for a buffer of a callback resource. Dropped after the buffer.
+    held: OnceLock<Held>,
     /// Buffer-protocol exports; -1 while a thread changes the buffer.
     exports: AtomicIsize,
     turn: Mutex<()>,
@@ -105,13 +116,21 @@ impl Drop for Turn<'_> {
     }
 }
 
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        let buffer = *self.buffer.get_mut();
+        if buffer != 0 && self.shared.get().is_none() {
+            drop(Owned::new(buffer));
+        }
+    }
+}
+
 impl DeviceBuffer {
     /// A Python object of the class itself for a buffer, which is taken over.
     pub(crate) fn wrap(py: Python<'_>, buffer: tenure_buffer) -> PyResult<Bound<'_, Self>> {
-        let owned = Arc::new(Owned::new(buffer));
         let this = Self::default();
-        // A cell that was made a line ago is empty.
-        let _ = this.owned.set(owned);
+        this.buffer.store(buffer, Ordering::Release);
+        this.note_keeper(py, buffer);
         Bound::new(py, this)
     }
 
@@ -123,32 +142,68 @@ impl DeviceBuffer {
         }
         let owned = Owned::new(buffer);
         let object = cls.call_method1("__new__", (cls,))?.cast_into::<Self>()?;
-        object.get().install(owned)?;
+        object.get().install(py, owned)?;
         Ok(object)
     }
 
-    fn install(&self, owned: Owned) -> PyResult<()> {
-        self.owned
-            .set(Arc::new(owned))
-            .map_err(|_| PyRuntimeError::new_err("__init__ was called a second time; a buffer is made once"))
+    /// Takes part in what the garbage collector sees of a callback resource.
+    #[inline]
+    fn note_keeper(&self, py: Python<'_>, buffer: tenure_buffer) {
+        if let Some(held) = Held::of_buffer(py, buffer) {
+            let _ = self.held.set(held);
+        }
     }
 
-    /// The engine's buffer and who keeps it.
+    fn install(&self, py: Python<'_>, owned: Owned) -> PyResult<()> {
+        let buffer = owned.handle();
+        if self.buffer.compare_exchange(0, buffer, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(PyRuntimeError::new_err("__init__ was called a second time; a buffer is made once"));
+        }
+        std::mem::forget(owned);
+        self.note_keeper(py, buffer);
+        Ok(())
+    }
+
+    /// The engine's buffer.
     ///
     /// # Errors
     /// `__init__` was skipped or failed.
     #[inline]
-    pub(crate) fn owned(&self) -> PyResult<&Arc<Owned>> {
-        self.owned.get().ok_or_else(|| {
-            PyTypeError::new_err(
-                "this DeviceBuffer was never made: its __init__ was not called or failed; call super().__init__(...)",
-            )
-        })
+    pub(crate) fn handle(&self) -> PyResult<tenure_buffer> {
+        match self.buffer.load(Ordering::Acquire) {
+            0 => Err(Self::never_made()),
+            buffer => Ok(buffer),
+        }
     }
 
-    #[inline]
-    pub(crate) fn handle(&self) -> PyResult<tenure_buffer> {
-        Ok(self.owned()?.handle())
+    #[cold]
+    fn never_made() -> PyErr {
+        PyTypeError::new_err(
+            "this DeviceBuffer was never made: its __init__ was not called or failed; call super().__init__(...)",
+        )
+    }
+
+    /// The engine's buffer for one more who keeps it. With the interpreter lock, and not during a change.
+    ///
+    /// # Errors
+    /// `__init__` was skipped or failed.
+    pub(crate) fn share(&self) -> PyResult<Arc<Owned>> {
+        let buffer = self.handle()?;
+        Ok(self.shared.get_or_init(|| Arc::new(Owned::new(buffer))).clone())
+    }
+
+    /// Gives the buffer away and takes `other` instead. During a change.
+    ///
+    /// # Errors
+    /// `__init__` was skipped or failed; `other` is freed.
+    pub(crate) fn exchange(&self, other: Owned) -> PyResult<tenure_buffer> {
+        let before = self.handle()?;
+        self.buffer.store(other.handle(), Ordering::Release);
+        match self.shared.get() {
+            Some(shared) => _ = shared.exchange(other),
+            None => std::mem::forget(other),
+        }
+        Ok(before)
     }
 
     /// What the buffer is now.
@@ -182,7 +237,8 @@ impl DeviceBuffer {
 
     /// Begins what may move or free the memory, or replace it.
     pub(crate) fn change(&self, py: Python<'_>, what: &str) -> PyResult<Change<'_>> {
-        let owned = self.owned()?;
+        scopes::sync(py);
+        self.handle()?;
         let turn = self.turn(py)?;
         if let Err(exports) = self.exports.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Acquire) {
             return Err(PyBufferError::new_err(if exports < 0 {
@@ -193,12 +249,17 @@ impl DeviceBuffer {
         }
         let change = Change { exports: &self.exports, _turn: turn };
         // Only under the lock of the interpreter can the count rise, and nobody exports during a change.
-        if Arc::strong_count(owned) > 1 {
+        if self.shared.get().is_some_and(|shared| Arc::strong_count(shared) > 1) {
             return Err(PyBufferError::new_err(format!(
                 "the buffer cannot be {what} while it is exported through DLPack; drop the arrays that share it first"
             )));
         }
         Ok(change)
+    }
+
+    /// Whether somebody else has the memory, through the buffer protocol or DLPack.
+    fn is_exported(&self) -> bool {
+        self.exports.load(Ordering::Acquire) != 0 || self.shared.get().is_some_and(|owned| Arc::strong_count(owned) > 1)
     }
 
     /// Begins an export through the buffer protocol.
@@ -260,6 +321,9 @@ impl DeviceBuffer {
         self.writable()?;
         observe::sync(py)?;
         let _change = self.change(py, what)?;
+        if let Some(held) = self.held.get() {
+            held.used();
+        }
         let (_held, carried) = self.stream_or_home(py, stream)?;
         let buffer = self.handle()?;
         // SAFETY: the handles are held by this object and by `_held`.
@@ -282,6 +346,7 @@ pub(crate) fn view_of(py: Python<'_>, buffer: tenure_buffer) -> PyResult<tenure_
 #[inline]
 pub(crate) fn resource_or_current(py: Python<'_>, mr: Option<&Bound<'_, PyAny>>) -> PyResult<tenure_resource> {
     observe::sync(py)?;
+    scopes::sync(py);
     match mr {
         Some(mr) => resource::argument(mr),
         None => {
@@ -336,7 +401,7 @@ impl DeviceBuffer {
         if ptr != 0 && bytes != 0 {
             buffer_copy::fill_from(py, &owned, ptr, bytes, stream.carried())?;
         }
-        self.install(owned)
+        self.install(py, owned)
     }
 
     #[staticmethod]
@@ -409,7 +474,7 @@ impl DeviceBuffer {
 
     // Without this an empty buffer would be false because of `__len__`.
     fn __bool__(&self) -> PyResult<bool> {
-        self.owned()?;
+        self.handle()?;
         Ok(true)
     }
 
@@ -485,7 +550,12 @@ impl DeviceBuffer {
         let py = slf.py();
         let this = slf.get();
         let (_held, carried) = this.stream_or_home(py, stream)?;
-        let resource = resource_or_current(py, mr)?;
+        // The buffer's own resource, unless another one is named; what was adopted with an owner has none.
+        let own = match mr {
+            None => this.mr(py)?,
+            Some(_) => None,
+        };
+        let resource = resource_or_current(py, mr.or(own.as_ref()))?;
         Self::wrap_as(&slf.get_type(), buffer_copy::duplicate(py, this, carried, resource)?)
     }
 
@@ -537,6 +607,14 @@ impl DeviceBuffer {
         call(py, || unsafe { (api().buffer_record_stream)(buffer, carried) })
     }
 
+    #[pyo3(signature = (device=None, stream=None))]
+    fn prefetch(&self, py: Python<'_>, device: Option<i32>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        let stream = stream.map(|stream| stream::argument(Some(stream))).transpose()?;
+        let _turn = self.turn(py)?;
+        let (buffer, carried) = (self.handle()?, stream.as_ref().map(|stream| stream.carried()));
+        adaptors::prefetch(py, buffer, device, carried)
+    }
+
     fn set_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let stream = stream::argument(Some(stream))?;
         let _turn = self.turn(py)?;
@@ -557,7 +635,7 @@ impl DeviceBuffer {
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().owned()?;
+        slf.get().handle()?;
         Ok(slf)
     }
 
@@ -614,16 +692,47 @@ impl DeviceBuffer {
         unsafe { buffer_export::release_buffer(self, view) };
     }
 
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        // Memory that is exported has owners whom the collector cannot see.
+        if self.is_exported() {
+            return Ok(());
+        }
+        self.held.get().map_or(Ok(()), |held| held.traverse(&visit))
+    }
+
+    /// Called by the garbage collector alone, and becomes `__del__` (see `register`).
+    fn _finish(&self, py: Python<'_>) {
+        if let Some(held) = self.held.get() {
+            held.finish(|| self.close(py, None));
+        }
+    }
+
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        Self::__reduce_ex__(slf, 4)
+    }
+
+    /// From protocol 5 on the bytes may travel beside the pickle.
+    fn __reduce_ex__<'py>(slf: &Bound<'py, Self>, protocol: i32) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
         let py = slf.py();
         let rebuild = py.import("tenure._tenure")?.getattr("_rebuild")?;
-        let bytes = buffer_copy::tobytes(slf, None)?;
+        let mut bytes = buffer_copy::tobytes(slf, None)?.into_any();
+        if protocol >= 5 {
+            bytes = py.import("pickle")?.getattr("PickleBuffer")?.call1((bytes,))?;
+        }
         Ok((rebuild, (slf.get_type(), bytes).into_pyobject(py)?))
+    }
+
+    fn __sizeof__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.view(py)?.bytes)
+    }
+
+    fn __bytes__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyBytes>> {
+        buffer_copy::tobytes(slf, None)
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let name = slf.get_type().name()?;
-        if slf.get().owned.get().is_none() {
+        if slf.get().handle().is_err() {
             return Ok(format!("<{name} that was never made>"));
         }
         let view = slf.get().view(slf.py())?;
@@ -633,12 +742,17 @@ impl DeviceBuffer {
 
 /// For pickle: a buffer with these bytes, under the scoped or the current resource.
 #[pyfunction]
-fn _rebuild<'py>(cls: &Bound<'py, PyType>, bytes: &Bound<'_, PyBytes>) -> PyResult<Bound<'py, DeviceBuffer>> {
+fn _rebuild<'py>(cls: &Bound<'py, PyType>, bytes: &Bound<'_, PyAny>) -> PyResult<Bound<'py, DeviceBuffer>> {
     buffer_copy::to_device(cls, bytes, None, None)
 }
 
 /// Adds the class and its functions.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<DeviceBuffer>()?;
+    // PyO3 has no finalizers, and its deallocation calls none: this one is called for garbage in cycles, and by classes that
+    // are derived in Python before they let go of the buffer anyway.
+    let class = module.py().get_type::<DeviceBuffer>();
+    class.setattr("__del__", class.getattr("_finish")?)?;
+    class.delattr("_finish")?;
     module.add_function(wrap_pyfunction!(_rebuild, module)?)
 }

@@ -39,7 +39,7 @@ impl Drop for Use<'_> {
 ///
 /// # Safety
 /// Both ranges are valid for `bytes` bytes during the call.
-unsafe fn copy_and_wait(
+pub(crate) unsafe fn copy_and_wait(
     py: Python<'_>,
     to: *mut c_void,
     from: *const c_void,
@@ -86,7 +86,7 @@ pub(crate) fn fill_from(
 }
 
 /// Host memory of any object with the buffer protocol.
-fn host_bytes(object: &Bound<'_, PyAny>, what: &str) -> PyResult<PyUntypedBuffer> {
+pub(crate) fn host_bytes(object: &Bound<'_, PyAny>, what: &str) -> PyResult<PyUntypedBuffer> {
     let buffer = PyUntypedBuffer::get(object).map_err(|e| {
         if e.is_instance_of::<PyBufferError>(object.py()) {
             return e;

@@ -13,15 +13,12 @@
 //! * Once the interpreter is going neither is entered: an allocation is an error, a free does nothing.
 //!
 //! # Cycles
-//! `mr = CallbackMemoryResource(self.allocate, self.free); self.mr = mr` is a cycle through the engine. The garbage
-//! collector sees it while the Python object's own reference is the only one that the engine counts and no call is in
-//! flight; then nothing but Python can reach the callables, and they are visited and collected. While an allocation, an
-//! adaptor, the table or another language holds the resource, the callables are not shown to the collector, so that
-//! callables in use are never taken apart.
+//! See [`keeper`](crate::keeper), which owns the callables: `self.mr = CallbackMemoryResource(self.allocate, self.free)`
+//! is a cycle through the engine, and so is `self.buffer = DeviceBuffer(size=n, mr=self.mr)`.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -31,34 +28,28 @@ use tenure_abi::*;
 
 use crate::errors::raise_through;
 use crate::gil;
+use crate::keeper::{self, Callables, Held, Keeper};
 use crate::resource::DeviceMemoryResource;
 use crate::stream::Stream;
 use crate::table::api;
 
 /// What the engine's resource owns.
-struct Context {
-    /// Taken out only by the garbage collector, when nobody can call any more.
-    callables: Mutex<Option<Callables>>,
-    in_flight: AtomicUsize,
-}
-
-struct Callables {
-    allocate: Py<PyAny>,
-    deallocate: Py<PyAny>,
+pub(crate) struct Context {
+    pub(crate) keeper: Py<Keeper>,
+    pub(crate) in_flight: AtomicUsize,
 }
 
 impl Context {
     /// The callables, for one call.
     fn held(&self, py: Python<'_>) -> Option<Callables> {
-        let held = self.callables.lock().unwrap_or_else(PoisonError::into_inner);
-        held.as_ref().map(|c| Callables { allocate: c.allocate.clone_ref(py), deallocate: c.deallocate.clone_ref(py) })
+        self.keeper.get().callables(py)
     }
 }
 
-struct InFlight<'a>(&'a AtomicUsize);
+pub(crate) struct InFlight<'a>(&'a AtomicUsize);
 
 impl<'a> InFlight<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
+    pub(crate) fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(count)
     }
@@ -146,13 +137,10 @@ unsafe extern "C" fn deallocate(
 unsafe extern "C" fn drop_context(context: *mut c_void) {
     // SAFETY: as the caller says; it was made by `Box::into_raw`.
     let context = unsafe { Box::from_raw(context.cast::<Context>()) };
-    let callables = context.callables.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(callables) = callables {
-        // Leaked where the interpreter is going, as every Python reference of the engine is.
-        let mut kept = Some(callables);
-        if gil::enter(|_| drop(kept.take())).is_none() {
-            std::mem::forget(kept);
-        }
+    let mut kept = Some(context);
+    // Leaked where the interpreter is going, as every Python reference of the engine is.
+    if gil::enter(|_| drop(kept.take().inspect(|context| context.keeper.get().ended()))).is_none() {
+        std::mem::forget(kept);
     }
 }
 
@@ -188,45 +176,32 @@ pub(crate) fn is_ours(handle: tenure_resource) -> bool {
 #[pyclass(extends = DeviceMemoryResource, subclass, frozen, module = "tenure.mr")]
 #[derive(Default)]
 pub(crate) struct CallbackMemoryResource {
-    /// The base's reference once more, for the garbage collector, which sees only this part of the object.
-    handle: AtomicU64,
+    /// The part for the garbage collector; the base has the reference.
+    held: OnceLock<Held>,
 }
 
 impl CallbackMemoryResource {
     /// The object's part for a resource that exists already.
-    pub(crate) fn of(handle: tenure_resource) -> Self {
-        Self { handle: AtomicU64::new(handle) }
-    }
-
-    /// The context, if the garbage collector may look into it now.
-    fn collectable(&self) -> Option<&Context> {
-        let handle = self.handle.load(Ordering::Acquire);
-        let context = context_of(handle)?;
-        (context.in_flight.load(Ordering::Acquire) == 0 && is_ours_alone(handle)).then_some(context)
+    pub(crate) fn of(py: Python<'_>, handle: tenure_resource) -> Self {
+        let this = Self::default();
+        if let Some(context) = context_of(handle) {
+            // A cell that was made a line ago is empty.
+            let _ = this.held.set(Held::new(context.keeper.clone_ref(py), handle));
+        }
+        this
     }
 }
 
-/// The references that the engine counts on a resource: anchors and lights. `None` where it does not tell.
-fn references(handle: tenure_resource) -> Option<(u64, u64)> {
-    let read = |name: &std::ffi::CStr| {
-        let mut out = 0;
-        // SAFETY: `name` is a string and `out` is valid for writing.
-        let status = unsafe { (api().resource_property)(handle, name.as_ptr(), &mut out) };
-        (status == TENURE_OK).then_some(out)
-    };
-    Some((read(c"anchors")?, read(c"lights")?))
-}
-
-/// Whether the Python object's own reference is all that the engine counts on this resource. Where the engine does not
-/// tell, the answer is no: nothing is collected, nothing is harmed.
-fn is_ours_alone(handle: tenure_resource) -> bool {
-    references(handle).is_some_and(|(anchors, lights)| anchors + lights == 1)
+/// Whether the Python object's own reference is all that the engine counts on a resource. Where the engine does not tell,
+/// the answer is no: nothing is collected, nothing is harmed.
+pub(crate) fn is_ours_alone(handle: tenure_resource) -> bool {
+    keeper::references(handle).is_some_and(|(anchors, lights)| anchors + lights == 1)
 }
 
 /// For tests: what the engine counts.
 #[pyfunction]
 pub(crate) fn _references(mr: &Bound<'_, PyAny>) -> PyResult<Option<(u64, u64)>> {
-    Ok(references(crate::resource::argument(mr)?))
+    Ok(keeper::references(crate::resource::argument(mr)?))
 }
 
 #[pymethods]
@@ -251,13 +226,11 @@ impl CallbackMemoryResource {
                 return Err(PyTypeError::new_err(format!("{name} must be callable, not {kind}")));
             }
         }
-        let context = Box::into_raw(Box::new(Context {
-            callables: Mutex::new(Some(Callables {
-                allocate: allocate_func.clone().unbind(),
-                deallocate: deallocate_func.clone().unbind(),
-            })),
-            in_flight: AtomicUsize::new(0),
-        }));
+        let py = slf.py();
+        let callables =
+            Callables { allocate: allocate_func.clone().unbind(), deallocate: deallocate_func.clone().unbind() };
+        let keeper = Py::new(py, Keeper::new(callables))?;
+        let context = Box::into_raw(Box::new(Context { keeper: keeper.clone_ref(py), in_flight: AtomicUsize::new(0) }));
         // Not TENURE_INTERPRETED: the functions above see for themselves that the interpreter is going, and then a free
         // is nothing to report.
         let mut properties = TENURE_STREAM_ORDERED;
@@ -286,8 +259,11 @@ impl CallbackMemoryResource {
             unsafe { drop_context(context.cast()) };
             return Err(e);
         }
+        keeper.get().began(made, context);
+        let held = Held::new(keeper, made);
         DeviceMemoryResource::install(slf.as_super(), made, None)?;
-        slf.get().handle.store(made, Ordering::Release);
+        // `install` refuses a second `__init__`.
+        let _ = slf.get().held.set(held);
         Ok(())
     }
 
@@ -306,20 +282,6 @@ impl CallbackMemoryResource {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        if let Some(context) = self.collectable()
-            && let Ok(callables) = context.callables.try_lock()
-            && let Some(callables) = &*callables
-        {
-            visit.call(&callables.allocate)?;
-            visit.call(&callables.deallocate)?;
-        }
-        Ok(())
-    }
-
-    fn __clear__(&self) {
-        let taken = self
-            .collectable()
-            .and_then(|context| context.callables.lock().unwrap_or_else(PoisonError::into_inner).take());
-        drop(taken);
+        self.held.get().map_or(Ok(()), |held| held.traverse(&visit))
     }
 }

@@ -237,7 +237,7 @@ pub(crate) fn export<'py>(
         let handle = if to_host { host_copy(py, this, &view)? } else { own_copy(py, this, &view)? };
         Arc::new(Owned::new(handle))
     } else {
-        this.owned()?.clone()
+        this.share()?
     };
     let exported = view_of(py, owned.handle())?;
     if exported.bytes != 0 {

@@ -6,6 +6,9 @@ use tenure_abi::{tenure_info, tenure_statistics};
 
 /// A frozen class of numbers: getters, `as_dict`, equality and a representation, from one list of fields.
 macro_rules! figures {
+    (@text $field:ident) => {
+        &'static str
+    };
     ($(#[$doc:meta])* $name:ident($raw:ty, $module:literal) { $($field:ident: $type:ty,)* }) => {
         $(#[$doc])*
         #[pyclass(frozen, module = $module)]
@@ -13,6 +16,20 @@ macro_rules! figures {
 
         #[pymethods]
         impl $name {
+            /// As a dataclass of these fields has it.
+            #[new]
+            fn new($($field: $type),*) -> Self {
+                let mut raw = <$raw>::default();
+                raw.size = size_of::<$raw>();
+                $( raw.$field = $field; )*
+                Self(raw)
+            }
+
+            #[classattr]
+            fn __match_args__() -> ($(figures!(@text $field),)*) {
+                ($(stringify!($field),)*)
+            }
+
             $(
                 #[getter]
                 fn $field(&self) -> $type {

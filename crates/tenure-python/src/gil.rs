@@ -221,6 +221,19 @@ pub(crate) fn without_lock<T>(f: impl FnOnce() -> T) -> T {
     value
 }
 
+/// Runs `f` where this thread has the interpreter lock already, and the interpreter is not going.
+pub(crate) fn if_held(f: impl FnOnce(Python<'_>)) {
+    // SAFETY: may be called at any time.
+    if unsafe { ffi::Py_IsInitialized() } == 0 || going() || !holds_lock() {
+        return;
+    }
+    // SAFETY: this thread has the lock, so this only counts; Python::attach then finds the lock held.
+    let state = unsafe { ffi::PyGILState_Ensure() };
+    Python::attach(f);
+    // SAFETY: the pair of the call above.
+    unsafe { ffi::PyGILState_Release(state) };
+}
+
 /// A free in a destructor: `try_it`, and where that would wait, `plain`. A wrong free goes to the misuse handler, a fault of
 /// the driver (the block stays with its resource then) to `sys.unraisablehook`. Nothing is said once the process is ending.
 pub(crate) fn give_back(try_it: impl FnOnce() -> tenure_status, plain: impl FnOnce() -> tenure_status) {

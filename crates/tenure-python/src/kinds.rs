@@ -13,10 +13,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use tenure_abi::*;
 
+use crate::adaptors;
 use crate::bins::{self, ArenaMemoryResource, BinningMemoryResource, FixedSizeMemoryResource};
 use crate::callback::{self, CallbackMemoryResource};
 use crate::errors::{call, check};
 use crate::figures::Statistics;
+use crate::logging::LoggingResourceAdaptor;
 use crate::resource::{self, DeviceMemoryResource};
 use crate::size;
 use crate::stream::device_number;
@@ -47,11 +49,15 @@ pub(crate) fn blank<'py>(py: Python<'py>, handle: tenure_resource) -> PyResult<B
         "binning" => Bound::new(py, adaptor().add_subclass(BinningMemoryResource))?.into_any(),
         "arena" => Bound::new(py, adaptor().add_subclass(ArenaMemoryResource))?.into_any(),
         "limiting" => Bound::new(py, adaptor().add_subclass(LimitingResourceAdaptor))?.into_any(),
+        "logging" => Bound::new(py, adaptor().add_subclass(LoggingResourceAdaptor))?.into_any(),
         "statistics" => Bound::new(py, adaptor().add_subclass(StatisticsResourceAdaptor))?.into_any(),
         _ if callback::is_ours(handle) => {
-            Bound::new(py, base().add_subclass(CallbackMemoryResource::of(handle)))?.into_any()
+            Bound::new(py, base().add_subclass(CallbackMemoryResource::of(py, handle)))?.into_any()
         }
-        _ => Bound::new(py, base())?.into_any(),
+        kind => match adaptors::blank(py, kind, handle)? {
+            Some(object) => object,
+            None => Bound::new(py, base())?.into_any(),
+        },
     })
 }
 
@@ -125,11 +131,6 @@ impl CudaAsyncMemoryResource {
         device: Option<i32>,
         stream_outlives_buffer: bool,
     ) -> PyResult<()> {
-        if enable_ipc && enable_fabric {
-            return Err(PyValueError::new_err(
-                "enable_ipc and enable_fabric exclude each other: a driver pool has one type of handle",
-            ));
-        }
         let threshold = size::optional(release_threshold, "release_threshold")?;
         let options = tenure_async_options {
             size: size_of::<tenure_async_options>(),
@@ -137,7 +138,7 @@ impl CudaAsyncMemoryResource {
             release_threshold: threshold.unwrap_or(0) as u64,
             has_release_threshold: u32::from(threshold.is_some()),
             device: device_number(device)?,
-            handle_type: if enable_fabric { 8 } else { u32::from(enable_ipc) },
+            handle_type: u32::from(enable_ipc) | if enable_fabric { 8 } else { 0 },
             stream_outlives_buffer: u32::from(stream_outlives_buffer),
         };
         // SAFETY: both pointers are valid during the call.
@@ -188,7 +189,7 @@ impl UpstreamResourceAdaptor {
 
     #[pyo3(signature = (upstream_mr))]
     fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>) -> PyResult<()> {
-        resource::argument(upstream_mr)?;
+        resource::upstream(upstream_mr)?;
         let name = slf.get_type().name().map(|n| n.to_string()).unwrap_or_default();
         Err(PyTypeError::new_err(format!(
             "{name} makes no resource of its own: use a concrete class of tenure.mr, or CallbackMemoryResource for your own functions"
@@ -239,16 +240,32 @@ impl PoolMemoryResource {
         chunk_size: Option<&Bound<'_, PyAny>>,
         grow_ahead: bool,
     ) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         let maximum = size::optional(maximum_pool_size, "maximum_pool_size")?;
         if maximum == Some(0) {
             return Err(PyValueError::new_err(
                 "maximum_pool_size is 0; leave it out for a pool without a limit of its own",
             ));
         }
+        if let Some(few @ 1..256) = maximum {
+            return Err(PyValueError::new_err(format!(
+                "maximum_pool_size is {few} bytes, and a pool needs at least 256; leave it out for a pool without a limit of its own"
+            )));
+        }
+        let initial = size::optional(initial_pool_size, "initial_pool_size")?;
+        if let (Some(first), Some(most)) = (initial, maximum)
+            && first > most
+        {
+            let said = |size: Option<&Bound<'_, PyAny>>| size.and_then(|size| size.repr().ok()).map(|s| s.to_string());
+            return Err(PyValueError::new_err(format!(
+                "initial_pool_size is {} ({first} bytes), which is above maximum_pool_size, {} ({most} bytes): lower the one or raise the other",
+                said(initial_pool_size).unwrap_or_default(),
+                said(maximum_pool_size).unwrap_or_default(),
+            )));
+        }
         let options = tenure_pool_options {
             size: size_of::<tenure_pool_options>(),
-            initial_bytes: size::optional(initial_pool_size, "initial_pool_size")?.unwrap_or(0) as u64,
+            initial_bytes: initial.unwrap_or(0) as u64,
             maximum_bytes: maximum.unwrap_or(0) as u64,
             release_threshold: size::optional(release_threshold, "release_threshold")?.unwrap_or(0) as u64,
             device: device_number(device)?,
@@ -298,7 +315,7 @@ impl LimitingResourceAdaptor {
         upstream_mr: &Bound<'_, PyAny>,
         allocation_limit: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         let limit = size::bytes(allocation_limit, "allocation_limit")? as u64;
         // SAFETY: the pointer is valid for writing.
         make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
@@ -341,7 +358,7 @@ impl StatisticsResourceAdaptor {
 
     #[pyo3(signature = (upstream_mr))]
     fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         // SAFETY: the pointer is valid for writing.
         make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
             (api().statistics_create)(upstream, out)
@@ -376,5 +393,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     bins::register(module)?;
     module.add_class::<LimitingResourceAdaptor>()?;
     module.add_class::<StatisticsResourceAdaptor>()?;
+    adaptors::register(module)?;
+    module.add_class::<LoggingResourceAdaptor>()?;
     module.add_class::<CallbackMemoryResource>()
 }

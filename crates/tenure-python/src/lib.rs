@@ -17,6 +17,7 @@
 
 #![deny(missing_docs)]
 
+mod adaptors;
 mod bins;
 mod border;
 mod buffer;
@@ -24,20 +25,29 @@ mod buffer_copy;
 mod buffer_export;
 mod callback;
 mod capture;
+mod cupy;
 mod current;
 mod dlpack;
 mod errors;
 mod figures;
 mod foreign;
 mod gil;
+mod keeper;
 mod kinds;
+mod logging;
 mod low_memory;
 mod observe;
+mod pointers;
 mod resource;
+mod scopes;
 mod sim;
 mod size;
+mod stacks;
 mod stream;
+mod stream_pool;
 mod table;
+mod torch;
+mod torch_cxx;
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -68,14 +78,20 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let api = table::open()?;
     gil::watch_forks();
     stream::register(module)?;
+    stream_pool::register(module)?;
     kinds::register(module)?;
     current::register(module)?;
     buffer::register(module)?;
+    pointers::register(module)?;
     border::register(module)?;
     capture::register(module)?;
     sim::register(module)?;
     low_memory::register(module)?;
+    stacks::register(py)?;
     observe::register(module)?;
+    cupy::register(module)?;
+    torch::register(module)?;
+    scopes::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;

@@ -19,8 +19,7 @@
 //! 300 ns a frame.
 
 use std::cell::Cell;
-use std::ffi::{CString, c_char, c_void};
-use std::fmt::Write as _;
+use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -31,15 +30,11 @@ use pyo3::types::{PyDict, PyTuple};
 use tenure_abi::*;
 
 use crate::errors::{call, check, text};
-use crate::gil;
 use crate::table::api;
 
 /// Whether a tag was ever opened in this process.
 static EVER: AtomicBool = AtomicBool::new(false);
 static NEXT: AtomicU64 = AtomicU64::new(1);
-
-/// Frames of a stack at most.
-const FRAMES: usize = 32;
 
 /// The value of the context variable: the innermost tag, and through it those around it.
 #[pyclass(frozen, module = "tenure._tenure")]
@@ -185,61 +180,6 @@ impl Tag {
     }
 }
 
-// ------------------------------------------------------------------------------------------------------------- stacks
-
-/// The folder of the package, with a separator at the end: its own frames are nobody's line.
-static PACKAGE: PyOnceLock<String> = PyOnceLock::new();
-
-fn package(py: Python<'_>) -> PyResult<&str> {
-    let folder = PACKAGE.get_or_try_init(py, || {
-        let file: String = py.import("tenure")?.getattr("__file__")?.extract()?;
-        let end = file.rfind(['/', '\\']).map_or(0, |at| at + 1);
-        Ok::<String, PyErr>(file[..end].to_owned())
-    })?;
-    Ok(folder)
-}
-
-/// The frames of this thread, the innermost first, as the engine wants them.
-fn frames(py: Python<'_>) -> PyResult<String> {
-    let own = package(py)?;
-    let mut out = String::new();
-    let mut next = py.import("sys")?.getattr("_getframe")?.call1((0,));
-    let mut count = 0;
-    while let Ok(frame) = &next
-        && !frame.is_none()
-        && count < FRAMES
-    {
-        let code = frame.getattr("f_code")?;
-        let file: String = code.getattr("co_filename")?.extract()?;
-        if count > 0 || own.is_empty() || !file.starts_with(own) {
-            let line: Option<u32> = frame.getattr("f_lineno")?.extract()?;
-            let function: String = code.getattr("co_qualname")?.extract()?;
-            // Writing to a string does not fail.
-            let _ = writeln!(out, "{}:{} {}", file.replace('\n', " "), line.unwrap_or(0), function.replace('\n', " "));
-            count += 1;
-        }
-        let back = frame.getattr("f_back");
-        next = back;
-    }
-    Ok(out)
-}
-
-/// For the engine: tells the stack of this thread.
-///
-/// # Safety
-/// As `tenure_stack_fn` says.
-unsafe extern "C" fn tell_stack(_context: *mut c_void, into: *mut c_char, room: usize) -> usize {
-    let told = gil::enter(|py| frames(py).unwrap_or_default()).unwrap_or_default();
-    let mut length = told.len().min(room);
-    // Whole lines, so that no frame is cut.
-    if length < told.len() {
-        length = told.as_bytes()[..length].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    }
-    // SAFETY: there is room for so many bytes, says the border.
-    unsafe { std::ptr::copy_nonoverlapping(told.as_ptr().cast::<c_char>(), into, length) };
-    length
-}
-
 // ------------------------------------------------------------------------------------------------------ what is asked
 
 #[pyfunction]
@@ -251,11 +191,6 @@ fn observe(py: Python<'_>, enabled: bool) -> PyResult<()> {
 
 #[pyfunction]
 fn _record_history(py: Python<'_>, enabled: bool, stacks: bool, max_entries: usize) -> PyResult<()> {
-    if enabled && stacks {
-        let nobody = tenure_owner { context: std::ptr::null_mut(), release: None };
-        // SAFETY: the function needs no context, and this module is never unloaded.
-        call(py, || unsafe { (api().stack_set_hook)(Some(tell_stack), nobody) })?;
-    }
     // SAFETY: takes integers.
     call(py, || unsafe { (api().history_record)(u32::from(enabled), u32::from(stacks), max_entries) })
 }

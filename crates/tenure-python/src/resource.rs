@@ -31,6 +31,7 @@ use crate::figures::MemoryInfo;
 use crate::gil;
 use crate::kinds;
 use crate::observe;
+use crate::scopes;
 use crate::size;
 use crate::stream;
 use crate::table::api;
@@ -211,13 +212,24 @@ impl DeviceMemoryResource {
 pub(crate) fn argument(mr: &Bound<'_, PyAny>) -> PyResult<tenure_resource> {
     match mr.cast::<DeviceMemoryResource>() {
         Ok(resource) => DeviceMemoryResource::handle(resource),
-        Err(_) => {
-            let kind = mr.get_type().name().map(|n| n.to_string()).unwrap_or_default();
-            Err(PyTypeError::new_err(format!(
-                "mr must be a resource of tenure.mr, not {kind}; a resource of your own functions is made with tenure.mr.CallbackMemoryResource"
-            )))
-        }
+        Err(_) => Err(no_resource(mr, "mr")),
     }
+}
+
+/// The same for the upstream of a new resource.
+pub(crate) fn upstream(upstream_mr: &Bound<'_, PyAny>) -> PyResult<tenure_resource> {
+    match upstream_mr.cast::<DeviceMemoryResource>() {
+        Ok(resource) => DeviceMemoryResource::handle(resource),
+        Err(_) => Err(no_resource(upstream_mr, "upstream_mr")),
+    }
+}
+
+#[cold]
+fn no_resource(given: &Bound<'_, PyAny>, what: &str) -> PyErr {
+    let kind = given.get_type().name().map(|n| n.to_string()).unwrap_or_default();
+    PyTypeError::new_err(format!(
+        "{what} must be a resource of tenure.mr, not {kind}; a resource of your own functions is made with tenure.mr.CallbackMemoryResource"
+    ))
 }
 
 #[pymethods]
@@ -249,6 +261,7 @@ impl DeviceMemoryResource {
         let stream = stream::argument(stream)?;
         observe::sync(slf.py())?;
         let carried = stream.carried();
+        scopes::sync(slf.py());
         let mut out: *mut c_void = std::ptr::null_mut();
         let to = &raw mut out;
         try_call(
@@ -275,6 +288,7 @@ impl DeviceMemoryResource {
         let alignment = alignment_bytes(alignment)?;
         let stream = stream::argument(stream)?;
         let carried = stream.carried();
+        scopes::sync(slf.py());
         try_call(
             slf.py(),
             // SAFETY: the library checks pointer, size and alignment; the handles are held by this call's arguments.
@@ -297,6 +311,7 @@ impl DeviceMemoryResource {
         let stream = stream::argument(stream)?;
         observe::sync(slf.py())?;
         let carried = stream.carried();
+        scopes::sync(slf.py());
         let mut out: Vec<*mut c_void> = vec![std::ptr::null_mut(); bytes.len()];
         let to = out.as_mut_ptr();
         // SAFETY: both arrays are as long as is said; the handles are held by this call's arguments.
@@ -327,6 +342,7 @@ impl DeviceMemoryResource {
         let alignment = alignment_bytes(alignment)?;
         let stream = stream::argument(stream)?;
         let carried = stream.carried();
+        scopes::sync(slf.py());
         let given: Vec<*mut c_void> = addresses.into_iter().map(|ptr| ptr as *mut c_void).collect();
         // SAFETY: both arrays are as long as is said, and only read; the library checks what they hold.
         call(slf.py(), || unsafe {

@@ -37,9 +37,15 @@ fn sim_active(py: Python<'_>) -> PyResult<bool> {
 }
 
 #[pyfunction]
-fn sim_busy(py: Python<'_>, stream: &Bound<'_, PyAny>, ms: u32) -> PyResult<()> {
+fn sim_busy(py: Python<'_>, stream: &Bound<'_, PyAny>, ms: f64) -> PyResult<()> {
+    if !(0.0..=f64::from(u32::MAX)).contains(&ms) {
+        return Err(PyValueError::new_err(format!(
+            "ms is {ms}; it must be a number of milliseconds from 0 to 2**32 - 1"
+        )));
+    }
     let stream = stream::argument(Some(stream))?;
     let carried = stream.carried();
+    let ms = ms.ceil() as u32;
     // SAFETY: the stream is held.
     call(py, || unsafe { (api().sim_busy)(carried, ms) })
 }

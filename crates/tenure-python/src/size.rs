@@ -139,6 +139,17 @@ fn factor(unit: &str) -> Option<u128> {
     Some(base.pow(power))
 }
 
+/// Reads a number of things, not of bytes: text is no number here.
+///
+/// # Errors
+/// `TypeError` for what is no integer; `ValueError` for a negative or too large one.
+pub(crate) fn count(value: &Bound<'_, PyAny>, what: &str) -> PyResult<usize> {
+    if value.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(format!("{what} must be a number (int), not str")));
+    }
+    bytes(value, what)
+}
+
 /// Free bytes of the current device.
 pub(crate) fn free_bytes(py: Python<'_>) -> PyResult<u64> {
     // SAFETY: all fields are integers, for which zeros are values.

@@ -8,9 +8,10 @@
 use std::ffi::c_void;
 
 use pyo3::basic::CompareOp;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyBool;
 use tenure_abi::*;
 
 use crate::errors::{self, call, check};
@@ -115,8 +116,8 @@ fn foreign_address(object: &Bound<'_, PyAny>) -> PyResult<usize> {
             )
         })?;
         if version != 0 {
-            return Err(PyValueError::new_err(format!(
-                "__cuda_stream__ answers version {version} of its protocol, and this tenure knows version 0; upgrade tenure"
+            return Err(PyNotImplementedError::new_err(format!(
+                "this tenure knows version 0 of the CUDA stream protocol, and __cuda_stream__ answers version: '{version}'; upgrade tenure"
             )));
         }
         return Ok(address);
@@ -166,6 +167,25 @@ pub(crate) fn argument<'py>(value: Option<&Bound<'py, PyAny>>) -> PyResult<Strea
     }
 }
 
+/// Reads a `CudaStreamFlags`: whether the stream shall not synchronise with the legacy default stream.
+///
+/// # Errors
+/// `TypeError` for what is no integer, `ValueError` for another number than 0 and 1.
+pub(crate) fn is_non_blocking(flags: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let number: Option<i64> = if flags.is_instance_of::<PyBool>() { None } else { flags.extract().ok() };
+    match number {
+        Some(0) => Ok(false),
+        Some(1) => Ok(true),
+        Some(other) => Err(PyValueError::new_err(format!(
+            "flags is {other}; it must be CudaStreamFlags.SYNC_DEFAULT (0) or CudaStreamFlags.NON_BLOCKING (1)"
+        ))),
+        None => {
+            let kind = flags.get_type().name().map(|n| n.to_string()).unwrap_or_default();
+            Err(PyTypeError::new_err(format!("flags must be a tenure.CudaStreamFlags, not {kind}")))
+        }
+    }
+}
+
 /// A number of a device: `None` is the current one.
 pub(crate) fn device_number(device: Option<i32>) -> PyResult<i32> {
     match device {
@@ -180,10 +200,22 @@ pub(crate) fn device_number(device: Option<i32>) -> PyResult<i32> {
 #[pymethods]
 impl Stream {
     #[new]
-    #[pyo3(signature = (obj=None, *, device=None, non_blocking=false))]
-    fn new(py: Python<'_>, obj: Option<&Bound<'_, PyAny>>, device: Option<i32>, non_blocking: bool) -> PyResult<Self> {
+    #[pyo3(signature = (obj=None, flags=None, *, device=None, non_blocking=false))]
+    fn new(
+        py: Python<'_>,
+        obj: Option<&Bound<'_, PyAny>>,
+        flags: Option<&Bound<'_, PyAny>>,
+        device: Option<i32>,
+        non_blocking: bool,
+    ) -> PyResult<Self> {
         match obj {
-            None => Self::create(py, device_number(device)?, non_blocking),
+            None => {
+                let non_blocking = non_blocking | flags.map_or(Ok(false), is_non_blocking)?;
+                Self::create(py, device_number(device)?, non_blocking)
+            }
+            Some(_) if flags.is_some() => Err(PyValueError::new_err(
+                "flags may only be specified when obj is None: a stream that exists keeps the flags it was made with",
+            )),
             Some(_) if device.is_some() || non_blocking => Err(PyValueError::new_err(
                 "device and non_blocking are properties of a new stream; leave them out when a stream is given",
             )),
@@ -241,6 +273,13 @@ impl Stream {
         let stream = self.carried();
         // SAFETY: no pointer.
         call(py, || unsafe { (api().note_sync)(stream) })
+    }
+
+    fn note_wait(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        let other = argument(Some(other))?;
+        let (stream, other) = (self.carried(), other.carried());
+        // SAFETY: no pointer.
+        call(py, || unsafe { (api().note_wait)(stream, other) })
     }
 
     fn query(&self, py: Python<'_>) -> PyResult<bool> {

@@ -158,11 +158,11 @@ impl Binning {
 
     /// Adds a bin for requests of up to `allocation_size` bytes (rounded up to a multiple of 256), at any time. Without a
     /// resource it is a [`FixedSize`] with blocks of that size over the upstream, which takes nothing before its first
-    /// use. A size that has a bin keeps it: without a resource nothing is done then.
+    /// use. A size that has a bin keeps it where no resource is given; with one, the new bin serves the size from now on.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a size that makes no sense, a resource for a size that has a bin, and a resource that cannot
-    /// serve as one: its blocks are too small, it is on another device, or it takes its memory from this one.
+    /// [`Error::Invalid`] for a size that makes no sense, and a resource that cannot serve as one: its
+    /// blocks are too small, it is on another device, or it takes its memory from this one.
     pub fn add_bin(&self, allocation_size: u64, resource: Option<&Resource>) -> Result<()> {
         let api = api()?;
         let bin = resource.map_or(TENURE_RESOURCE_NULL, Resource::as_raw);

@@ -43,7 +43,7 @@ use crate::stream::{Stream, StreamRef};
 /// ```
 pub struct DeviceBuffer {
     api: &'static tenure_api,
-    handle: tenure_buffer,
+    pub(crate) handle: tenure_buffer,
 }
 
 /// An allocation that was taken out of its buffer. Its resource still counts it as live.
@@ -79,8 +79,7 @@ impl DeviceBuffer {
     /// # Errors
     /// Out of memory; a fault of the device; [`Error::Load`] without a library.
     pub fn new<'a>(bytes: usize, stream: impl Into<StreamRef<'a>>) -> Result<Self> {
-        let api = api()?;
-        Self::make(|out| {
+        Self::make(|api, out| {
             // SAFETY: the stream is alive during the call; the pointer is valid for writing.
             unsafe { (api.buffer_create)(bytes, DEFAULT_ALIGNMENT, stream.into().raw, TENURE_RESOURCE_CURRENT, out) }
         })
@@ -105,8 +104,7 @@ impl DeviceBuffer {
         resource: &Resource,
     ) -> Result<Self> {
         check_alignment(alignment)?;
-        let api = api()?;
-        Self::make(|out| {
+        Self::make(|api, out| {
             // SAFETY: the stream is alive during the call; the pointer is valid for writing.
             unsafe { (api.buffer_create)(bytes, alignment, stream.into().raw, resource.as_raw(), out) }
         })
@@ -150,10 +148,11 @@ impl DeviceBuffer {
         Ok(handles.into_iter().map(|handle| Self { api, handle }).collect())
     }
 
-    fn make(make: impl FnOnce(*mut tenure_buffer) -> tenure_status) -> Result<Self> {
+    #[inline]
+    fn make(make: impl FnOnce(&tenure_api, *mut tenure_buffer) -> tenure_status) -> Result<Self> {
         let api = api()?;
         let mut handle = 0;
-        check(api, make(&mut handle))?;
+        check(api, make(api, &mut handle))?;
         Ok(Self { api, handle })
     }
 
@@ -173,8 +172,7 @@ impl DeviceBuffer {
         resource: &Resource,
     ) -> Result<Self> {
         check_alignment(alignment)?;
-        let api = api()?;
-        Self::make(|out| {
+        Self::make(|api, out| {
             // SAFETY: the library checks the block; the stream is alive during the call; the pointer is valid for writing.
             unsafe { (api.buffer_adopt)(ptr, bytes, alignment, stream.into().raw, resource.as_raw(), out) }
         })
@@ -397,7 +395,7 @@ impl DeviceBuffer {
 
     fn copy_under(&self, stream: StreamRef<'_>, resource: tenure_resource) -> Result<Self> {
         // SAFETY: the stream is alive during the call; the pointer is valid for writing.
-        Self::make(|out| unsafe { (self.api.buffer_copy)(self.handle, stream.raw, resource, out) })
+        Self::make(|api, out| unsafe { (api.buffer_copy)(self.handle, stream.raw, resource, out) })
     }
 
     /// Makes `stream` the home. The old home stays among the streams that used the buffer: nothing is waited for and nothing

@@ -138,7 +138,7 @@ impl Device {
         })
     }
 
-    /// Waits for all work of the device.
+    /// Waits for all work of the device. A stream capture that is under way goes on.
     ///
     /// # Errors
     /// A fault of the device.

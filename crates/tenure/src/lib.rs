@@ -55,6 +55,7 @@
 
 pub use tenure_abi as abi;
 
+mod adaptors;
 mod bins;
 mod buffer;
 mod bytes;
@@ -67,6 +68,7 @@ mod foreign;
 #[cfg(feature = "static")]
 mod linked;
 mod load;
+mod logging;
 pub mod low_memory;
 pub mod misuse;
 pub mod observe;
@@ -74,10 +76,13 @@ mod owner;
 mod pool;
 mod report;
 mod resource;
+mod scopes;
 pub mod sim;
 mod stream;
+mod stream_pool;
 mod typed;
 
+pub use adaptors::{Aligned, FailureCallback, Prefetch, ThreadSafe, Tracked, Tracking, prefetch, sam_headroom};
 pub use bins::{Arena, ArenaBuilder, Binning, BinningBuilder, FixedSize, FixedSizeBuilder};
 pub use buffer::{Detached, DeviceBuffer};
 pub use bytes::Bytes;
@@ -88,6 +93,7 @@ pub use error::{
     BoxError, Callback, Cuda, Error, LoadError, LoadFailure, MisuseKind, OutOfMemory, Ownership, Result, check,
 };
 pub use load::{api, library_path};
+pub use logging::Logging;
 pub use misuse::count as misuse_count;
 pub use observe::{Tag, memory_snapshot, tag, usage};
 pub use pool::{
@@ -96,5 +102,7 @@ pub use pool::{
 };
 pub use report::{collect, describe, replay, version};
 pub use resource::{Block, DEFAULT_ALIGNMENT, Info, Properties, Resource, block_of, owner_of};
+pub use scopes::StatisticsScope;
 pub use stream::{Stream, StreamRef};
+pub use stream_pool::StreamPool;
 pub use typed::{DeviceCopy, DeviceScalar, DeviceVec};

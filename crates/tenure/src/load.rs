@@ -57,10 +57,16 @@ static SEARCH: Mutex<()> = Mutex::new(());
 /// assert!(api.abi >= tenure::abi::TENURE_ABI_VERSION);
 /// # Ok::<(), tenure::Error>(())
 /// ```
+#[inline]
 pub fn api() -> Result<&'static tenure_api> {
-    if let Some(table) = TABLE.get() {
-        return Ok(table);
+    match TABLE.get() {
+        Some(table) => Ok(table),
+        None => search(),
     }
+}
+
+#[cold]
+fn search() -> Result<&'static tenure_api> {
     let _one_at_a_time = SEARCH.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(table) = TABLE.get() {
         return Ok(table);

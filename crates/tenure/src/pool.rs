@@ -119,7 +119,7 @@ kind! {
 
 kind! {
     /// A stream-ordered resource over a pool of the driver's.
-    AsyncPool, "cuda_async" | "cuda_async_view"
+    AsyncPool, "cuda_async" | "cuda_async_view" | "cuda_async_managed"
 }
 
 kind! {
@@ -270,6 +270,8 @@ pub enum HandleType {
     FileDescriptor,
     /// A fabric handle.
     Fabric,
+    /// Either.
+    FileDescriptorOrFabric,
 }
 
 /// How an [`AsyncPool`] is made. All sizes are bytes.
@@ -304,6 +306,25 @@ impl AsyncPool {
     }
 }
 
+impl AsyncPool {
+    /// Managed memory, from the default pool of managed memory of `device`, which keeps what is free from now on.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] before CUDA 13 and on devices that do not use managed memory together with the host.
+    pub fn managed(device: &Device) -> Result<Self> {
+        // SAFETY: the pointer is valid for writing.
+        Resource::made(|api, out| unsafe { (api.async_managed_create)(device.ordinal(), out) }).map(Self)
+    }
+
+    /// The driver's pool (`CUmemoryPool`).
+    ///
+    /// # Errors
+    /// [`Error::BadHandle`].
+    pub fn pool_handle(&self) -> Result<*mut std::ffi::c_void> {
+        Ok(self.property("pool_handle")? as *mut std::ffi::c_void)
+    }
+}
+
 impl AsyncPoolBuilder {
     /// Bytes taken at construction. Without it, nothing.
     pub fn initial_size(mut self, bytes: u64) -> Self {
@@ -324,6 +345,7 @@ impl AsyncPoolBuilder {
             HandleType::None => 0,
             HandleType::FileDescriptor => 1,
             HandleType::Fabric => 8,
+            HandleType::FileDescriptorOrFabric => 9,
         };
         self
     }
@@ -428,13 +450,19 @@ impl Statistics {
         let mut out = tenure_statistics { size: size_of::<tenure_statistics>(), ..Default::default() };
         // SAFETY: the pointer is valid for writing `size` bytes.
         check(api, unsafe { which(api)(self.as_raw(), &mut out) })?;
-        Ok(Counters {
-            current_bytes: out.current_bytes,
-            current_count: out.current_count,
-            peak_bytes: out.peak_bytes,
-            peak_count: out.peak_count,
-            total_bytes: out.total_bytes,
-            total_count: out.total_count,
-        })
+        Ok(out.into())
+    }
+}
+
+impl From<tenure_statistics> for Counters {
+    fn from(raw: tenure_statistics) -> Self {
+        Self {
+            current_bytes: raw.current_bytes,
+            current_count: raw.current_count,
+            peak_bytes: raw.peak_bytes,
+            peak_count: raw.peak_count,
+            total_bytes: raw.total_bytes,
+            total_count: raw.total_count,
+        }
     }
 }

@@ -164,6 +164,14 @@ impl Stream {
         self.as_ref().note_sync()
     }
 
+    /// As [`StreamRef::note_wait`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn note_wait<'a>(&self, other: impl Into<StreamRef<'a>>) -> Result<()> {
+        self.as_ref().note_wait(other)
+    }
+
     /// True when all work enqueued so far is done.
     ///
     /// # Errors
@@ -305,6 +313,18 @@ impl<'a> StreamRef<'a> {
         let api = api()?;
         // SAFETY: the stream is alive during 'a.
         check(api, unsafe { (api.note_sync)(self.raw) })
+    }
+
+    /// Says that this stream has been made to wait for `other` by other means than [`wait`](Self::wait): what was freed on
+    /// `other` before this call may then be used in the order of this stream, without a wait for each block. Nothing is
+    /// believed: a pool that holds such memory inserts a wait of its own, once.
+    ///
+    /// # Errors
+    /// A fault of the device; [`Error::Load`](crate::Error::Load) without a library.
+    pub fn note_wait<'b>(self, other: impl Into<StreamRef<'b>>) -> Result<()> {
+        let api = api()?;
+        // SAFETY: both streams are alive during the call.
+        check(api, unsafe { (api.note_wait)(self.raw, other.into().raw) })
     }
 
     /// As [`Stream::is_done`].

@@ -66,7 +66,10 @@ fn bins_come_at_any_time() {
     assert_eq!(FixedSize::try_from(all[0].1.clone()).unwrap().block_size().unwrap(), 8192);
     drop(early);
     assert_eq!(bins.info().unwrap().live_bytes, 0);
-    assert!(invalid(bins.add_bin(1 << 20, Some(&own))).contains("already"));
+    bins.add_bin(1 << 20, Some(&own)).unwrap();
+    assert_eq!(bins.bins().unwrap().len(), 2, "the same again");
+    bins.add_bin(1 << 20, Some(&tenure::cuda().unwrap())).unwrap();
+    assert_eq!(bins.bins().unwrap()[1].1, tenure::cuda().unwrap(), "another one instead");
     assert!(invalid(bins.add_bin(1 << 21, Some(&bins))).contains("takes its memory from this"));
     assert!(invalid(Binning::builder(&device()).exponents(20, 10).build()).contains("min_size_exponent (20)"));
     let made = Binning::builder(&device()).exponents(10, 12).build().unwrap();

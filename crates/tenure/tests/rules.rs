@@ -759,3 +759,26 @@ fn a_wait_by_other_means_is_noted_and_not_believed() {
     let raw = unsafe { StreamRef::from_raw(a.raw()) };
     raw.note_sync().unwrap();
 }
+
+#[test]
+fn what_was_freed_on_a_stream_is_at_hand_for_one_that_waits_for_it() {
+    let _alone = alone();
+    if skip_unless(simulated(), "the simulated device") {
+        return;
+    }
+    for by_note in [false, true] {
+        let (a, b) = (Stream::create().unwrap(), Stream::create().unwrap());
+        let pool = Pool::builder(&Device::current().unwrap()).build().unwrap();
+        drop(DeviceBuffer::new_in(100, &b, &pool).unwrap());
+        let buffer = DeviceBuffer::new_in(8 << 20, &a, &pool).unwrap();
+        let ptr = buffer.ptr();
+        sim::busy(&a, 20).unwrap();
+        drop(buffer);
+        if by_note {
+            b.note_wait(&a).unwrap()
+        } else {
+            b.wait(&a).unwrap()
+        }
+        assert_eq!(DeviceBuffer::new_in(8 << 20, &b, &pool).unwrap().ptr(), ptr);
+    }
+}

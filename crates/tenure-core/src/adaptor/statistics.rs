@@ -6,6 +6,8 @@
 //! enclosing peak becomes the higher of its own and its value before plus the nested peak. A nested value may be
 //! negative: more was freed than allocated meanwhile.
 //!
+//! These are everybody's. What a thread or a task does is counted by a [`Scope`] of its own (see [`scopes`](super::scopes)).
+//!
 //! # Cost
 //! One lock for an allocation and one for a free, which threads do not share (see `tally`): about 15 ns for the pair, on
 //! any number of threads. Values and totals are exact; how exact peaks are is said at
@@ -14,16 +16,17 @@
 use std::any::Any;
 
 use crate::adaptor::limiting::sign;
-use crate::adaptor::tally::{Counters, Tally};
+use crate::adaptor::scopes::{Scope, Scoped};
+use crate::adaptor::tally::Counters;
 use crate::error::{Error, Result};
 use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
-use crate::sync::Mutex;
+use crate::sync::{Arc, Mutex};
 
 /// Counts what passes through it.
 pub struct Statistics {
     upstream: Resource,
-    tally: Tally,
+    tally: Scoped,
     /// The counters of the enclosing measurements, the outermost first. Locked before the stripes of the tally.
     enclosing: Mutex<Vec<Counters>>,
 }
@@ -37,12 +40,17 @@ impl std::fmt::Debug for Statistics {
 impl Statistics {
     /// Counts what passes to `upstream`.
     pub fn new(upstream: Resource) -> Self {
-        Self { upstream, tally: Tally::default(), enclosing: Mutex::new(Vec::new()) }
+        Self { upstream, tally: Scoped::default(), enclosing: Mutex::new(Vec::new()) }
     }
 
     /// The running counters: those of the innermost measurement.
     pub fn counters(&self) -> Counters {
         self.tally.counters()
+    }
+
+    /// Opens a measurement of what the calling thread does from now on: it is in the scope until that is closed.
+    pub fn open_scope(&self) -> Arc<Scope> {
+        self.tally.open()
     }
 
     /// Starts a nested measurement at zero and returns the counters of the enclosing one.
@@ -110,6 +118,24 @@ impl MemoryResource for Statistics {
 
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         self.freed(request, self.upstream.body().deallocate(ptr, request, stream))
+    }
+
+    #[inline]
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+        let answer = self.upstream.body().allocate_at_hand(request, stream)?;
+        if answer.is_ok() {
+            self.tally.hold().add(request.bytes as i64);
+        }
+        Some(answer)
+    }
+
+    #[inline]
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+        let done = self.upstream.body().deallocate_at_hand(ptr, request, stream);
+        if done {
+            self.tally.hold().subtract(request.bytes as i64);
+        }
+        done
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

@@ -13,13 +13,16 @@
 //! * No stripe holds more than [`SLACK`] bytes and [`COUNT_SLACK`] blocks after a call. So the peak is too low by at most
 //!   that for each *other* thread, and exact while one thread does all.
 //! * Whoever holds all stripes sees, and may set, exact figures.
+//! * A block may be [booked](Held::book) before its memory is there, so that one lock serves for both. It is in the figures
+//!   then, but not in the peak, which sees it at the [free](Held::retire) of this or any later block of the stripe: figures
+//!   only fall at a free, so that no peak is missed, and what was booked in vain never was one.
 //!
 //! # Cost
 //! A call takes one lock that is nobody else's: an exchange and a store, about 7 ns. A reader takes all of them.
 
 use crossbeam_utils::CachePadded;
 
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// Stripes; threads beyond them share.
 const STRIPES: usize = 32;
@@ -46,6 +49,12 @@ impl Counter {
         self.value = self.value.saturating_add(nested.value);
         self.total = self.total.saturating_add(nested.total);
     }
+
+    fn add(&mut self, n: i64) {
+        self.value = self.value.saturating_add(n);
+        self.peak = self.peak.max(self.value);
+        self.total = self.total.saturating_add(n);
+    }
 }
 
 /// Bytes and allocations.
@@ -63,6 +72,18 @@ impl Counters {
         self.bytes.absorb(&nested.bytes);
         self.allocations.absorb(&nested.allocations);
     }
+
+    /// A block of `bytes` has come to life.
+    pub(super) fn add(&mut self, bytes: i64) {
+        self.bytes.add(bytes);
+        self.allocations.add(1);
+    }
+
+    /// A block of `bytes` is gone.
+    pub(super) fn subtract(&mut self, bytes: i64) {
+        self.bytes.value = self.bytes.value.saturating_sub(bytes);
+        self.allocations.value = self.allocations.value.saturating_sub(1);
+    }
 }
 
 /// The shared part of one figure.
@@ -79,15 +100,21 @@ impl Shared {
     #[inline(always)]
     pub(crate) fn add(&self, held: i64, n: i64, slack: i64) -> i64 {
         let held = held + n;
-        let now = self.value.load(Ordering::Relaxed) + held;
-        if now > self.peak.load(Ordering::Relaxed) {
-            self.peak.fetch_max(now, Ordering::Relaxed);
-        }
+        self.notice(held);
         if held <= slack {
             return held;
         }
         self.value.fetch_add(held, Ordering::Relaxed);
         0
+    }
+
+    /// The peak hears of what a stripe with `held` makes of the figure.
+    #[inline(always)]
+    fn notice(&self, held: i64) {
+        let now = self.value.load(Ordering::Relaxed) + held;
+        if now > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(now, Ordering::Relaxed);
+        }
     }
 
     /// The stripe goes from `held` to `held - n`; gives what it then holds.
@@ -136,7 +163,15 @@ struct Stripe {
 }
 
 impl Stripe {
+    #[inline(always)]
     fn hold(&self) {
+        if self.locked.swap(true, Ordering::Acquire) {
+            self.wait();
+        }
+    }
+
+    #[cold]
+    fn wait(&self) {
         let mut tries = 0u32;
         while self.locked.swap(true, Ordering::Acquire) {
             tries += 1;
@@ -153,28 +188,26 @@ impl Stripe {
         }
     }
 
+    #[inline(always)]
     fn let_go(&self) {
         self.locked.store(false, Ordering::Release);
     }
 }
 
+#[inline(always)]
 fn get(cell: &AtomicI64) -> i64 {
     cell.load(Ordering::Relaxed)
 }
 
+#[inline(always)]
 fn set(cell: &AtomicI64, value: i64) {
     cell.store(value, Ordering::Relaxed);
 }
 
-/// The stripe of this thread; 0 after the thread's own exit hooks have run.
+/// The stripe of this thread.
+#[inline(always)]
 fn own() -> usize {
-    thread_local! {
-        static OWN: usize = {
-            static NEXT: AtomicUsize = AtomicUsize::new(0);
-            NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES
-        };
-    }
-    OWN.try_with(|own| *own).unwrap_or(0)
+    crate::thread::number() % STRIPES
 }
 
 /// Figures of what is live, and credit, in stripes.
@@ -202,6 +235,7 @@ pub(crate) struct Held<'a> {
 
 impl Tally {
     /// Holds the stripe of this thread. Nothing else may be held, called or waited for meanwhile.
+    #[inline]
     pub(crate) fn hold(&self) -> Held<'_> {
         let stripe = &self.stripes[own()];
         stripe.hold();
@@ -229,6 +263,7 @@ impl Tally {
 
 impl Held<'_> {
     /// A block of `bytes` has come to life.
+    #[inline]
     pub(crate) fn add(&self, bytes: i64) {
         let (tally, stripe) = (self.tally, self.stripe);
         set(&stripe.bytes, tally.bytes.add(get(&stripe.bytes), bytes, SLACK));
@@ -237,7 +272,39 @@ impl Held<'_> {
         set(&stripe.total_count, get(&stripe.total_count) + 1);
     }
 
+    /// A block of `bytes` is about to be made: from now on it counts as live, and at its free towards the peak. False, with
+    /// nothing changed, where the stripe would have to tell the top of it.
+    #[inline]
+    pub(super) fn book(&self, bytes: i64) -> bool {
+        let stripe = self.stripe;
+        let (held, count) = (get(&stripe.bytes) + bytes, get(&stripe.count) + 1);
+        if held > SLACK || count > COUNT_SLACK {
+            return false;
+        }
+        set(&stripe.bytes, held);
+        set(&stripe.count, count);
+        set(&stripe.total_bytes, get(&stripe.total_bytes).saturating_add(bytes));
+        set(&stripe.total_count, get(&stripe.total_count) + 1);
+        true
+    }
+
+    /// What was booked came to nothing, and never was.
+    pub(super) fn unbook(&self, bytes: i64) {
+        self.subtract(bytes);
+        set(&self.stripe.total_bytes, get(&self.stripe.total_bytes).saturating_sub(bytes));
+        set(&self.stripe.total_count, get(&self.stripe.total_count) - 1);
+    }
+
+    /// A block of `bytes` is gone, and it or others were booked.
+    #[inline]
+    pub(super) fn retire(&self, bytes: i64) {
+        self.tally.bytes.notice(get(&self.stripe.bytes));
+        self.tally.count.notice(get(&self.stripe.count));
+        self.subtract(bytes);
+    }
+
     /// A block of `bytes` is gone.
+    #[inline]
     pub(crate) fn subtract(&self, bytes: i64) {
         let (tally, stripe) = (self.tally, self.stripe);
         set(&stripe.bytes, tally.bytes.subtract(get(&stripe.bytes), bytes, SLACK));
@@ -245,17 +312,20 @@ impl Held<'_> {
     }
 
     /// Bytes of credit that this stripe has.
+    #[inline(always)]
     pub(super) fn credit(&self) -> i64 {
         get(&self.stripe.credit)
     }
 
     /// Sets them.
+    #[inline(always)]
     pub(super) fn set_credit(&self, credit: i64) {
         set(&self.stripe.credit, credit);
     }
 }
 
 impl Drop for Held<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         self.stripe.let_go();
     }
@@ -344,6 +414,25 @@ mod tests {
                 assert_eq!(now.allocations.value, blocks.len() as i64);
             }
         }
+    }
+
+    #[test]
+    fn what_is_booked_counts_when_it_goes_and_never_where_it_came_to_nothing() {
+        let tally = Tally::default();
+        tally.hold().add(100);
+        assert!(tally.hold().book(1000));
+        assert_eq!(tally.counters().bytes, Counter { value: 1100, peak: 1100, total: 1100 });
+        tally.hold().unbook(1000);
+        assert_eq!(tally.counters().bytes, Counter { value: 100, peak: 100, total: 100 });
+        assert_eq!(tally.counters().allocations, Counter { value: 1, peak: 1, total: 1 });
+        assert!(tally.hold().book(50));
+        tally.hold().retire(100);
+        tally.hold().retire(50);
+        assert_eq!(tally.counters().bytes, Counter { value: 0, peak: 150, total: 150 });
+        assert_eq!(tally.counters().allocations, Counter { value: 0, peak: 2, total: 2 });
+        // More than a stripe may hold back is not booked.
+        assert!(!tally.hold().book(SLACK + 1));
+        assert_eq!(tally.counters().bytes, Counter { value: 0, peak: 150, total: 150 });
     }
 
     #[test]

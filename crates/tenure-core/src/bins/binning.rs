@@ -6,7 +6,8 @@
 //! ```
 //!
 //! # Invariants
-//! * Bins are added and never removed, and a bin's resource never changes.
+//! * Bins are added and never removed, and a bin's resource never changes. A bin that is added for a size that has one takes
+//!   its requests from then on; the older one is the home of its blocks as before, and serves no more.
 //! * A free goes to the resource that made the block.
 //! * No bin's resource has this one below it.
 //!
@@ -20,7 +21,7 @@ use super::FixedSize;
 use super::homes::{Home, Homes};
 use crate::adaptor::limiting::sign;
 use crate::adaptor::tally::Tally;
-use crate::error::{Error, Misuse, MisuseKind, Result, human};
+use crate::error::{Error, Misuse, MisuseKind, Result};
 use crate::resource::{Block, DEFAULT_ALIGNMENT, Info, MAX_BYTES, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -146,12 +147,13 @@ impl Binning {
     /// takes. Without a `resource` it is a [`FixedSize`] with blocks of that size over the upstream, which takes nothing
     /// before its first use and then 128 blocks, or 32 MiB, at a time. May be called at any time, from any thread.
     ///
-    /// A size that has a bin already keeps it: to ask for it again without a resource does nothing.
+    /// A size that has a bin already keeps it: to ask for it again without a resource does nothing. With one, the new bin
+    /// serves the size from now on, and blocks of the old one go home to the old one.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: a size of 0 or one that no machine has; a resource for a size that has a bin; a resource whose
-    /// blocks are smaller than the size, that lies on another device, or that takes its memory from this one; more than
-    /// [`MAX_BINS`] bins. Nothing was added then.
+    /// [`Error::Invalid`]: a size of 0 or one that no machine has; a resource whose blocks are smaller than
+    /// the size, that lies on another device, or that takes its memory from this one; more than [`MAX_BINS`] bins, replaced
+    /// ones included. Nothing was added then.
     pub fn add_bin(&self, allocation_size: u64, resource: Option<Resource>) -> Result<()> {
         if allocation_size == 0 || allocation_size > MAX_BYTES as u64 {
             return Err(Error::invalid(format!(
@@ -184,15 +186,9 @@ impl Binning {
     /// Puts a bin in, under the lock; or gives it back, with the error unless somebody else has just made the same.
     fn enter(&self, bin: Bin, given: bool) -> Option<(Option<Error>, Bin)> {
         let size = bin.allocation_size;
-        if self.has(size) {
-            let error = given.then(|| {
-                Error::invalid(format!(
-                    "there is a bin of {size} bytes ({}) already, and its blocks may be in use: a bin keeps its resource; \
-                     add the resource for another size",
-                    human(size)
-                ))
-            });
-            return Some((error, bin));
+        let same = |there: &Bin| there.allocation_size == size && there.resource == bin.resource;
+        if (!given && self.has(size)) || self.sorted().into_iter().any(same) {
+            return Some((None, bin));
         }
         if given && self.is_below(&bin.resource) {
             let error = Error::invalid(format!(
@@ -204,7 +200,9 @@ impl Binning {
         }
         let used = self.used.load(Ordering::Relaxed);
         let Some(cell) = self.bins.get(used) else {
-            let error = Error::invalid(format!("this binning resource has {MAX_BINS} bins: make another one"));
+            let error = Error::invalid(format!(
+                "this binning resource has had {MAX_BINS} bins, which is all it can have: make another one"
+            ));
             return Some((Some(error), bin));
         };
         if let Err(bin) = cell.set(bin) {
@@ -249,10 +247,13 @@ impl Binning {
         self.bins[..self.used.load(Ordering::Acquire)].iter().filter_map(OnceCell::get)
     }
 
-    /// The bins by size.
+    /// The bins that serve, by size: of each size the newest.
     fn sorted(&self) -> Vec<&Bin> {
         let mut bins: Vec<&Bin> = self.bins().collect();
-        bins.sort_unstable_by_key(|bin| bin.allocation_size);
+        bins.reverse();
+        // Stable, so that of one size the newest stays first, which is the one that is kept.
+        bins.sort_by_key(|bin| bin.allocation_size);
+        bins.dedup_by_key(|bin| bin.allocation_size);
         bins
     }
 
@@ -270,11 +271,13 @@ impl Binning {
         self.bins().map(|bin| bin.allocation_size).max().unwrap_or(0)
     }
 
-    /// Who serves a request of so many bytes now: the smallest bin that is large enough.
+    /// Who serves a request of so many bytes now: the newest of the smallest bins that are large enough.
     #[inline]
     fn member_for(&self, bytes: usize) -> u32 {
         let fitting = self.bins().enumerate().filter(|(_, bin)| bin.allocation_size >= bytes as u64);
-        fitting.min_by_key(|(_, bin)| bin.allocation_size).map_or(UPSTREAM, |(index, _)| index as u32)
+        let best =
+            fitting.reduce(|best, next| if next.1.allocation_size <= best.1.allocation_size { next } else { best });
+        best.map_or(UPSTREAM, |(index, _)| index as u32)
     }
 
     /// The resource of a bin, by its place in the order of adding.
@@ -286,7 +289,10 @@ impl Binning {
     /// The members, each once, the upstream last.
     fn members(&self) -> Vec<&Resource> {
         let mut members: Vec<&Resource> = Vec::new();
-        for resource in self.sorted().into_iter().map(|bin| &bin.resource).chain([&self.upstream]) {
+        // Those that were replaced too: their blocks may be alive.
+        let mut bins: Vec<&Bin> = self.bins().collect();
+        bins.sort_unstable_by_key(|bin| bin.allocation_size);
+        for resource in bins.into_iter().map(|bin| &bin.resource).chain([&self.upstream]) {
             if !members.contains(&resource) {
                 members.push(resource);
             }

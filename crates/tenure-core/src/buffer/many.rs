@@ -2,8 +2,6 @@
 //!
 //! **Cost**: that of one allocation of many blocks (`resource/batch.rs`), and a light and a stream reference for each buffer.
 
-use smallvec::SmallVec;
-
 use super::order::{check_home, default_of};
 use super::{Buffer, Source, device_of};
 use crate::error::Result;
@@ -43,7 +41,7 @@ impl Buffer {
                 properties,
                 source: Source::Resource(light),
                 home: home.clone(),
-                used: SmallVec::new(),
+                used: Vec::new(),
             });
         }
         Ok(buffers)

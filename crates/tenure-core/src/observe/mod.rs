@@ -34,7 +34,6 @@ mod stack;
 pub mod tag;
 
 pub use account::{By, Usage, usage};
-pub use stack::{StackHook, set_stack_hook};
 pub use tag::{Tag, current_tag, pop_tag, push_tag};
 
 use tenure_driver::watch;

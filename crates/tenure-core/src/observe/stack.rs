@@ -1,17 +1,14 @@
-//! Stacks, told by whichever language has one to tell.
+//! The interpreter's frames of blocks and events, equal ones kept once.
 //!
-//! A stack is a text: a frame a line, the innermost first, `file:line function`. Equal ones are kept once. The engine asks at
-//! each allocation while stacks are wanted, on the thread that allocates and without a lock; who tells may take a lock of
-//! its own (Python's), so that calls which promise not to wait refuse meanwhile (`tools::may_not_wait`).
+//! [`stack`](crate::stack) asks for them at each allocation while they are wanted, on the thread that allocates and without a
+//! lock; who tells may take a lock of its own (Python's), so that calls which promise not to wait refuse meanwhile
+//! (`tools::may_not_wait`).
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 
 use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::sync::{Arc, Lazy, Mutex, Weak};
-
-/// Tells the stack of this thread; `None` where it has none to tell.
-pub type StackHook = dyn Fn() -> Option<String> + Send + Sync;
 
 /// One stack.
 #[derive(Debug)]
@@ -40,23 +37,15 @@ impl Stack {
     }
 }
 
-static HOOK: Mutex<Option<Arc<StackHook>>> = Mutex::new(None);
-
 const SHARDS: usize = 16;
 
 type Shard = Mutex<FxHashMap<u64, Weak<Stack>>>;
 
 static KNOWN: Lazy<Vec<Shard>> = Lazy::new(|| (0..SHARDS).map(|_| Shard::default()).collect());
 
-/// Installs who tells of stacks; gives back who did, to be dropped where no lock is held.
-pub fn set_stack_hook(hook: Option<Arc<StackHook>>) -> Option<Arc<StackHook>> {
-    std::mem::replace(&mut *HOOK.lock(), hook)
-}
-
 /// The stack of this thread, if somebody can tell it.
 pub(super) fn here() -> Option<Arc<Stack>> {
-    let hook = HOOK.lock().clone()?;
-    let text = hook()?;
+    let text = crate::stack::interpreted();
     if text.is_empty() {
         return None;
     }

@@ -127,7 +127,11 @@ impl Pool {
     pub(super) fn ready(&self, drawer: &mut Drawer, request: &Request, key: Key) -> Option<Ready> {
         let (class, units) = class_and_units(request.bytes as u64);
         let (held, stamp) = if class == WHOLE {
-            drawer.unpark(key.code(), units, request.align as u64, |offset| self.pages.ptr_of(offset))?
+            match drawer.unpark(key.code(), units, request.align as u64, |offset| self.pages.ptr_of(offset)) {
+                Some(parked) => parked,
+                None if request.align as u64 <= UNIT => drawer.cut(key.code(), units)?,
+                None => return None,
+            }
         } else if request.align as u64 <= UNIT {
             drawer.pop(key.code(), class)?
         } else {
@@ -162,7 +166,13 @@ impl Pool {
         raw: RawStream,
         lock: Lock,
     ) -> Option<u64> {
-        let mut state = self.lock_or_not(lock)?;
+        let taken = self.state.try_lock();
+        drawer.met(taken.is_none(), self.plots.are_forced());
+        let mut state = match taken {
+            Some(state) => state,
+            None if lock == Lock::Wait => self.lock_contended(),
+            None => return None,
+        };
         // First what waits: the placer then sees all that is free.
         drawer.post(&mut state);
         let record = state.records.find(key)?;
@@ -195,7 +205,16 @@ impl Pool {
         {
             return Some(self.hand_out(&Ready { held, class, stamp }, request));
         }
-        if class == WHOLE && state.is_loose(request, tags) {
+        if class == WHOLE
+            && request.align as u64 <= UNIT
+            && drawer.is_crowded()
+            && self.plots.may_open()
+            && let Some((held, stamp)) = drawer.till(key.code(), class_and_units(request.bytes as u64).1, state, tags)
+        {
+            return Some(self.hand_out(&Ready { held, class, stamp }, request));
+        }
+        // Due already: a request that was sent on comes by once more on its way to the ladder.
+        if class == WHOLE && (self.harvest_due.load(Ordering::Relaxed) || state.is_loose(request, tags)) {
             self.harvest_due.store(true, Ordering::Relaxed);
             return None;
         }
@@ -265,7 +284,14 @@ impl Pool {
             // The one that was parked before.
             return Some(match drawer.park(held, units, stamp) {
                 None => Kept::Well,
-                Some((before, stamp)) if drawer.send(before, stamp) => Kept::Better,
+                // The next visit takes it along; only where none comes it is worth one.
+                Some((before, stamp)) if drawer.send(before, stamp) => {
+                    if drawer.may_wait() {
+                        Kept::Well
+                    } else {
+                        Kept::Better
+                    }
+                }
                 Some(_) => Kept::Waiting,
             });
         }

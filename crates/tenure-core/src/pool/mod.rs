@@ -33,6 +33,7 @@
 
 mod at_hand;
 mod cache;
+mod crowd;
 mod give_back;
 mod graph;
 mod ladder;
@@ -55,11 +56,14 @@ pub(crate) use siblings::trim as trim_pools;
 pub use tend::end_background;
 
 use cache::{Cache, Which};
+use crowd::Plots;
 use order::{Key, Records, cur, sealed};
 use pages::{Chunks, PAGE, Pages, VirtualRange};
 use place::ledger::Ledger;
-use place::{Held, LARGE, PROVEN, Place, SMALL, UNIT, UNPROVEN, zone_of};
+use place::{Held, LARGE, PROVEN, Place, Plot, SMALL, UNIT, UNPROVEN, zone_of};
 use turn::Turns;
+
+use crossbeam_utils::CachePadded;
 
 use crate::error::{Error, Result};
 use crate::resource::{Request, Resource};
@@ -180,11 +184,30 @@ impl State {
         }
     }
 
+    /// The tag of what was freed in the order of a stream, as far as that one is still there.
+    #[inline]
+    fn late(&self, tag: u32) -> u32 {
+        let open = self.records.of_stamp(tag).is_some_and(|(_, record)| !record.closed);
+        if open { tag } else { UNPROVEN }
+    }
+
     /// Takes back what a thread's cache held, with the tag of the stream that it was freed on.
     #[inline]
     fn take_back(&mut self, held: Held, tag: u32) {
-        let open = self.records.of_stamp(tag).is_some_and(|(_, record)| !record.closed);
-        self.place.give_back(held, if open { tag } else { UNPROVEN });
+        let tag = self.late(tag);
+        self.place.give_back(held, tag);
+    }
+
+    /// [`State::take_back`] of many with one tag.
+    fn take_back_many(&mut self, pieces: impl Iterator<Item = Held>, tag: u32) {
+        let tag = self.late(tag);
+        self.place.give_back_many(pieces, tag);
+    }
+
+    /// A plot is the placer's again.
+    fn give_up(&mut self, plot: Plot) {
+        let tag = self.late(plot.stamp);
+        self.place.take_plot(plot, tag);
     }
 
     /// Whether a large request had better see what other streams have let go of, before it cuts up what its own stream has.
@@ -219,7 +242,8 @@ impl State {
 pub struct Pool {
     /// What each thread has at hand.
     cache: Cache,
-    state: Mutex<State>,
+    /// On lines of its own: what else a call reads of a pool does not change.
+    state: CachePadded<Mutex<State>>,
     /// What a free is checked against without the lock.
     ledger: Arc<Ledger>,
     pages: Pages,
@@ -236,6 +260,8 @@ pub struct Pool {
     proofs: AtomicU64,
     /// The next request of the ladder looks at others' memory first.
     harvest_due: AtomicBool,
+    /// What large sizes of crowded desks are served from.
+    plots: Plots,
     peak_reserved: AtomicU64,
     /// What of it the upstream has been told.
     shown: AtomicU64,
@@ -289,13 +315,13 @@ impl Pool {
         let cache = Cache::new();
         let pool = Self {
             ledger: place.ledger(),
-            state: Mutex::new(State {
+            state: CachePadded::new(Mutex::new(State {
                 place,
                 records: Records::new(cache.moving.clone()),
                 sole: None,
                 borrows: true,
                 loose: 0,
-            }),
+            })),
             cache,
             pages,
             turns: Turns::default(),
@@ -307,6 +333,7 @@ impl Pool {
             upstream,
             proofs: AtomicU64::new(0),
             harvest_due: AtomicBool::new(false),
+            plots: Plots::new(options.prefer),
             peak_reserved: AtomicU64::new(0),
             shown: AtomicU64::new(0),
             tend: tend::Tend::default(),
@@ -336,6 +363,12 @@ impl Pool {
             }
         }
         self.state.lock()
+    }
+
+    /// Threads get plots as if they were always in each other's way. For tests.
+    #[doc(hidden)]
+    pub fn force_plots(&self) {
+        self.plots.force();
     }
 
     /// Gives what the threads' caches hold to the placer. True when there was something.

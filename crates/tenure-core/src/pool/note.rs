@@ -1,5 +1,6 @@
-//! The host has waited: what was freed on a stream may be anybody's.
+//! Somebody has waited for a stream: what was freed on it may be anybody's, or that one's.
 //!
+//! # The host has waited
 //! ```text
 //!   note: desks hand in -> lock: cur(A) becomes sealed(A) -> unlock -> the driver is asked: is A idle?
 //!            yes   sealed(A) becomes PROVEN
@@ -14,10 +15,17 @@
 //! that it is idle itself says nothing of that user. An event on it does, as does one on the legacy stream, which is a barrier
 //! for all blocking streams and is recorded only where somebody asks for just that.
 //!
-//! **Not here**: that one *stream* has waited for another is not known to the pool. See docs/design/pool.md.
+//! # Another stream waits
+//! ```text
+//!   B waits for A: desks hand in -> cur(A) becomes sealed(A), an event covers it -> B waits for that event
+//!                  B's record: (A, the event)      as long as A has this event, B takes what is sealed(A) as if it were its own
+//! ```
+//! What B may have then, A may have as well, and others once the event is complete: so the memory keeps A's tag, and B's
+//! record names the event. Nobody is believed here either: a foreign wait may have been for less than what is sealed now, so
+//! the pool inserts its own.
 //!
 //! **Cost**: while one stream only has been seen, one lock. Else one or two questions, and an event where the stream is not
-//! idle; a look at each thread's desk.
+//! idle; a look at each thread's desk. A wait between streams costs nothing where nothing was freed since the last one.
 
 use tenure_driver::{CaptureStatus, Event, RawStream};
 
@@ -45,21 +53,64 @@ impl Pool {
         if stream.stored || self.lock().sole.is_some() {
             return Ok(());
         }
+        match self.key_of(stream)? {
+            Some(key) => self.note_key(key, stream.raw, thoroughly),
+            None => Ok(()),
+        }
+    }
+
+    /// `waiter` has been made to wait for `other`, both carried. `thoroughly`: small pieces too.
+    pub(super) fn note_stream_wait(&self, waiter: StreamRef<'_>, other: StreamRef<'_>, thoroughly: bool) -> Result<()> {
+        if waiter.stored || other.stored {
+            return Ok(());
+        }
+        let (Some(waiting), Some(waited)) = (self.key_of(waiter)?, self.key_of(other)?) else { return Ok(()) };
+        if waiting == waited {
+            return Ok(());
+        }
+        {
+            let state = self.lock();
+            let Some(number) = state.records.find(waited) else { return Ok(()) };
+            let known = state.records.find(waiting).is_some_and(|record| state.records.has_waited(record, number));
+            if known && state.place.tag_block_bytes(cur(number)) == 0 && !thoroughly {
+                return Ok(());
+            }
+        }
+        let Some(asker) = self.asker(&Who { key: Some(waiting), stream: waiter })? else { return Ok(()) };
+        let mut event = None;
+        self.settle_sealed(waited, thoroughly, || {
+            let said = self.say(other.raw)?;
+            if let Said::Covered(covers) = &said
+                && self.wait_for(waiter.raw, covers)?
+            {
+                event = Some(covers.number());
+            }
+            Ok(said)
+        })?;
+        if let Some(event) = event {
+            let mut state = self.lock();
+            let record = state.record_of(&asker);
+            if let Some(number) = state.records.find(waited) {
+                state.records.note_wait(record, number, event);
+            }
+        }
+        Ok(())
+    }
+
+    /// The identity of a stream that its caller carries: none where it is capturing (nothing of it has run), where nobody can
+    /// say, and for the default stream of another device that is current.
+    fn key_of(&self, stream: StreamRef<'_>) -> Result<Option<Key>> {
         let key = match Who::known(stream) {
             Some(who) => who.key,
             None => match Who::ask(stream, false) {
                 Ok(who) => who.key,
-                // It is capturing: nothing of it has run.
                 Err(Error::Unsupported(_)) => None,
                 Err(error) => return Err(error),
             },
         };
-        // A default stream is that of the device that is current; identities of other devices are not among the records.
+        // Identities of other devices are not among the records.
         let elsewhere = stream.object.is_none() && stream.raw.is_special() && crate::device::current()? != self.device;
-        match key {
-            Some(key) if !elsewhere => self.note_key(key, stream.raw, thoroughly),
-            _ => Ok(()),
-        }
+        Ok(if elsewhere { None } else { key })
     }
 
     /// The host has waited for the whole device: every stream that can be asked is.
@@ -84,6 +135,11 @@ impl Pool {
         if key == Key::Legacy && !thoroughly {
             return Ok(());
         }
+        self.settle_sealed(key, thoroughly, || self.say(raw))
+    }
+
+    /// Sets apart what was freed on a stream, asks what can be said of that, and acts on it.
+    fn settle_sealed(&self, key: Key, thoroughly: bool, say: impl FnOnce() -> Result<Said>) -> Result<()> {
         self.drain(if thoroughly { Which::Freed(key) } else { Which::Waiting(key) });
         let (number, before) = {
             let mut state = self.lock();
@@ -103,7 +159,7 @@ impl Pool {
             // It does not cover what is sealed now.
             (number, record.sealed.take())
         };
-        let said = self.say(raw);
+        let said = say();
         let mut state = self.lock();
         let State { place, records, .. } = &mut *state;
         let Some(record) = records.get_mut(number) else { return Ok(()) };

@@ -150,6 +150,21 @@ impl Pool {
     }
 }
 
+/// The short way of what the thread does not have.
+impl Pool {
+    /// Serves a request from the placer, if nobody else is there and no driver call but the question is needed.
+    #[cold]
+    fn fetch_at_hand(&self, request: &Request, who: &Who<'_>) -> Option<Result<u64, Box<Error>>> {
+        match self.check_object(who) {
+            Ok(()) => {}
+            Err(e @ Error::Device(_)) => return Some(Err(Box::new(e))),
+            // A stream that is capturing, or of another device, takes the whole way.
+            Err(_) => return None,
+        }
+        self.take_at_hand(request, who.key?, who.stream.raw, Lock::Try).map(Ok)
+    }
+}
+
 /// Who asks, with all that a record of it needs.
 #[derive(Clone, Copy)]
 pub(super) struct Asker {
@@ -286,7 +301,9 @@ impl MemoryResource for Pool {
         if stream.raw.is_per_thread() && threads_announced() {
             return None;
         }
-        let ready = self.ready_at_hand(request, who.key?)?;
+        let Some(ready) = self.ready_at_hand(request, who.key?) else {
+            return self.fetch_at_hand(request, &who);
+        };
         if stream.object.is_some()
             && let Err(e) = self.check_object(&who)
         {
@@ -405,6 +422,7 @@ impl MemoryResource for Pool {
             "past_bytes" => Some(self.past_bytes()),
             "own_ranges" => Some(u64::from(self.has_own_ranges())),
             "stream_records" => Some(self.lock().records.len() as u64),
+            "plots" => Some(self.cache.plots().0),
             "proven_bytes" => Some(self.lock().place.tag_bytes(PROVEN)),
             _ => None,
         }
@@ -412,6 +430,10 @@ impl MemoryResource for Pool {
 
     fn stream_synchronized(&self, stream: StreamRef<'_>, thoroughly: bool) -> Result<()> {
         self.note_stream(stream, thoroughly)
+    }
+
+    fn stream_waits(&self, waiter: StreamRef<'_>, other: StreamRef<'_>, thoroughly: bool) -> Result<()> {
+        self.note_stream_wait(waiter, other, thoroughly)
     }
 
     fn device_synchronized(&self, device: i32) -> Result<()> {

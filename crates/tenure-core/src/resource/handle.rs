@@ -41,11 +41,13 @@ impl Named {
     }
 
     /// A number that no other resource of the process ever has.
+    #[inline]
     pub fn id(&self) -> u64 {
         self.slot.id()
     }
 
     /// What it does, uncounted: for layers that call their upstream.
+    #[inline]
     pub fn body(&self) -> &dyn MemoryResource {
         self.slot.body()
     }
@@ -62,6 +64,7 @@ impl Named {
     }
 
     /// One more cheap reference.
+    #[inline]
     pub fn light(&self) -> Light {
         self.slot.take_light();
         Light { named: *self }
@@ -100,7 +103,7 @@ impl Named {
 
     /// The request in its plainest form, or `None` where something about it must be looked at.
     #[inline]
-    fn plain(&self, bytes: usize, align: usize) -> Option<Request> {
+    pub(crate) fn plain(&self, bytes: usize, align: usize) -> Option<Request> {
         let plain = align == DEFAULT_ALIGNMENT
             && bytes.wrapping_sub(1) < MAX_BYTES
             && !tenure_driver::process::unusable()

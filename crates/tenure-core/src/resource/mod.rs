@@ -276,6 +276,15 @@ pub trait MemoryResource: Send + Sync + 'static {
         Ok(())
     }
 
+    /// `waiter` waits for the work of `other`, as somebody says who carries both: what was freed on `other` may be used in the
+    /// order of `waiter` now. `thoroughly`: as in [`stream_synchronized`](Self::stream_synchronized).
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn stream_waits(&self, _waiter: StreamRef<'_>, _other: StreamRef<'_>, _thoroughly: bool) -> Result<()> {
+        Ok(())
+    }
+
     /// The host has waited for all of `device`.
     ///
     /// # Errors

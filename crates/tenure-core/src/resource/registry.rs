@@ -24,7 +24,7 @@ use super::{Block, MemoryResource, Resource};
 use crate::count::{Count, OverRelease};
 use crate::error::{Error, Result};
 use crate::stream::{StreamObject, StreamRef};
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, OnceCell};
 
 /// Stripes of each count: enough that sixteen busy threads rarely share one.
@@ -62,17 +62,13 @@ enum Deferred {
 }
 
 thread_local! {
-    static STRIPE: usize = {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES
-    };
     static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
 }
 
-/// The stripe of this thread. After the thread's own exit hooks have run, stripe 0.
-#[inline]
+/// The stripe of this thread.
+#[inline(always)]
 fn stripe() -> usize {
-    STRIPE.try_with(|s| *s).unwrap_or(0)
+    crate::thread::number() % STRIPES
 }
 
 #[inline]
@@ -133,11 +129,13 @@ pub(crate) fn insert(body: Box<dyn MemoryResource>) -> Result<&'static Slot> {
 
 impl Slot {
     /// The id of the tenant; 0 when there is none.
+    #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.id.load(Ordering::Acquire)
     }
 
     /// The tenant. The caller holds a reference.
+    #[inline]
     pub(crate) fn body(&'static self) -> &'static dyn MemoryResource {
         // SAFETY: the caller's reference keeps the tenant; the 'static lifetime does not leave this crate's handles,
         // which hand it out bounded by themselves.
@@ -148,6 +146,7 @@ impl Slot {
         }
     }
 
+    #[inline]
     pub(crate) fn take_light(&self) {
         self.count.take_light(stripe());
     }
@@ -156,6 +155,7 @@ impl Slot {
         self.count.take_lights(stripe(), many);
     }
 
+    #[inline]
     pub(crate) fn drop_light(&'static self) {
         if self.count.drop_light(stripe()) {
             self.destroy();
@@ -186,6 +186,7 @@ impl Slot {
         self.count.snapshot()
     }
 
+    #[cold]
     fn destroy(&'static self) {
         let id = self.id();
         // A straggler that named a dead handle may see the count at its end a second time: only one may act on it.
@@ -225,20 +226,23 @@ pub(crate) fn defer_stream(stream: StreamObject) {
 
 /// False inside [`without_waiting`].
 pub(crate) fn may_wait() -> bool {
-    MAY_WAIT.try_with(Cell::get).unwrap_or(true)
+    MAY_WAIT.get()
 }
 
 /// Runs `f`; a resource or a stream whose last reference goes meanwhile on this thread is not ended but kept for
 /// [`collect`].
 pub fn without_waiting<R>(f: impl FnOnce() -> R) -> R {
-    struct Restore(bool);
-    impl Drop for Restore {
+    struct Restore<'a>(&'a Cell<bool>, bool);
+    impl Drop for Restore<'_> {
         fn drop(&mut self) {
-            let _ = MAY_WAIT.try_with(|w| w.set(self.0));
+            self.0.set(self.1);
         }
     }
-    let _restore = Restore(MAY_WAIT.try_with(|w| w.replace(false)).unwrap_or(true));
-    f()
+    // The thread's storage of a plain cell is there until its very end.
+    MAY_WAIT.with(|may_wait| {
+        let _restore = Restore(may_wait, may_wait.replace(false));
+        f()
+    })
 }
 
 /// True when [`collect`] has something to close.
@@ -300,14 +304,13 @@ pub(crate) fn stream_closing(stream: StreamRef<'_>) {
     for_each(|resource| resource.body().stream_closing(stream));
 }
 
-/// Tells every resource that the host has waited for `stream`. All of them hear it; the first failure is returned.
-pub(crate) fn stream_synchronized(stream: StreamRef<'_>, thoroughly: bool) -> Result<()> {
+/// Tells every resource something. All of them hear it; the first failure is returned.
+pub(crate) fn tell_each(tell: impl Fn(&dyn MemoryResource) -> Result<()>) -> Result<()> {
     let mut result = Ok(());
     for_each(|resource| {
-        if let Err(error) = resource.body().stream_synchronized(stream, thoroughly)
-            && result.is_ok()
-        {
-            result = Err(error);
+        let told = tell(resource.body());
+        if result.is_ok() {
+            result = told;
         }
     });
     result

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | thread | a number, decimal or `0x` hexadecimal (older builds wrote the pthread handle) |
 //! | time | `15:47:02.841961`, `15:47:02:841961` (before the point was chosen), `2021-03-05 15:47:02.841961`, seconds since 1970 |
-//! | action | `allocate`, `free`, `allocate failure`; `deallocate` as the documentation has it |
+//! | action | `allocate`, `free`, `allocate failure`; `deallocate` as the documentation has it; tenure's `free failure` |
 //! | pointer | `0x…`, hexadecimal without a prefix, `(nil)` as glibc prints null, `0` |
 //! | size | decimal bytes |
 //! | stream | decimal (`0`, `1`, `2` for the special ones), `0x…`, `(nil)` |
@@ -30,7 +30,7 @@ pub(super) fn action(text: &str) -> Option<Option<Action>> {
         Some(Some(Action::Free))
     } else if is("allocate failure") || is("allocate_failure") {
         Some(Some(Action::Failure))
-    } else if is("resize") {
+    } else if is("resize") || is("free failure") {
         Some(None)
     } else {
         None
@@ -74,7 +74,7 @@ pub(super) fn stream(text: &str) -> Option<u64> {
 
 /// Reads a time, in microseconds since midnight or since 1970. A form that is not known is `None`: a replay goes by the
 /// order of the lines and needs no time.
-pub(super) fn time(text: &str) -> Option<i64> {
+pub(crate) fn time(text: &str) -> Option<i64> {
     let text = text.trim_end_matches('Z');
     let (day, clock) = match text.split_once([' ', 'T']) {
         Some((date, clock)) => (days(date)?, clock.trim()),
@@ -153,6 +153,7 @@ mod tests {
         assert_eq!(action("allocate failure"), Some(Some(Action::Failure)));
         assert_eq!(action("Allocate Failure"), Some(Some(Action::Failure)));
         assert_eq!(action("resize"), Some(None));
+        assert_eq!(action("free failure"), Some(None), "the block is still live");
         assert_eq!(action("grow"), None);
         assert_eq!(action(""), None);
     }

@@ -14,6 +14,7 @@
 //! * an address that is handed out while it is live (two resources in one log, or lost lines) keeps both allocations;
 //!   a free takes the oldest of the same size;
 //! * a free that names another size than the allocation is replayed with the size of the allocation;
+//! * a stream handle that was used again for another stream is another stream, where the log has tenure's column `Stream id`;
 //! * what is live when the log ends is freed after the last event, outside of all measurements.
 //!
 //! Reading is linear in the length of the log; an event takes 24 bytes.
@@ -31,6 +32,9 @@ use crate::error::{Error, Result};
 
 /// The columns of a log, in the order in which RMM writes them.
 pub const COLUMNS: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
+
+/// Columns of tenure's that say more: the monotonic clock in nanoseconds, and what tells streams of one handle apart.
+const OURS: [&[u8]; 2] = [b"Nanoseconds", b"Stream id"];
 
 /// One call that a replay makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +139,7 @@ impl Log {
         }
         let columns = columns(name, &record)?;
         let needed = columns.iter().max().map_or(0, |last| last + 1);
+        let ours = OURS.map(|column| record.iter().position(|name| name.trim_ascii().eq_ignore_ascii_case(column)));
         let header = record.clone();
 
         let mut balance = Balance::new(name);
@@ -151,7 +156,12 @@ impl Log {
                     shown(&record.iter().map(String::from_utf8_lossy).collect::<Vec<_>>().join(","))
                 ))
             } else {
-                balance.line(columns.map(|at| String::from_utf8_lossy(&record[at])))
+                // What RMM does not write: left out, or not a number, it says nothing.
+                let ours = ours.map(|at| {
+                    let text = at.and_then(|at| record.get(at)).unwrap_or_default();
+                    std::str::from_utf8(text).ok().and_then(field::size)
+                });
+                balance.line(columns.map(|at| String::from_utf8_lossy(&record[at])), ours)
             };
             if let Err(what) = outcome {
                 let last = !matches!(reader.read_byte_record(&mut record), Ok(true));
@@ -208,7 +218,8 @@ struct Balance {
     /// The live allocations of each logged address, oldest first: slot and bytes. More than one only in odd logs.
     live: FxHashMap<u64, SmallVec<[(u32, u64); 1]>>,
     free_slots: Vec<u32>,
-    streams: FxHashMap<u64, u16>,
+    /// By handle and id; the id is 0 where there is none.
+    streams: FxHashMap<(u64, u64), u16>,
     threads: FxHashMap<u64, u32>,
     other_threads: FxHashMap<String, u32>,
     pointers: FxHashMap<u64, u32>,
@@ -217,6 +228,8 @@ struct Balance {
     first_time: Option<i64>,
     last_time: i64,
     times_known: bool,
+    /// The first and the last reading of a monotonic clock.
+    clock: Option<(u64, u64)>,
 }
 
 impl Balance {
@@ -234,11 +247,13 @@ impl Balance {
             first_time: None,
             last_time: 0,
             times_known: true,
+            clock: None,
         }
     }
 
     /// Takes one line. An error says what is wrong with it, without the line's number.
-    fn line(&mut self, fields: [std::borrow::Cow<'_, str>; 6]) -> Result<(), String> {
+    fn line(&mut self, fields: [std::borrow::Cow<'_, str>; 6], ours: [Option<u64>; 2]) -> Result<(), String> {
+        let [nanoseconds, stream_id] = ours;
         let [thread, time, action, pointer, size, stream] = fields.each_ref().map(|f| f.as_ref());
         let Some(action) = field::action(action) else {
             return Err(format!("the action {} is none of allocate, free, allocate failure", shown(action)));
@@ -272,7 +287,10 @@ impl Balance {
             }
             None => self.times_known = false,
         }
-        let stream = self.stream(stream)?;
+        if let Some(now) = nanoseconds {
+            self.clock = Some((self.clock.map_or(now, |(first, _)| first), now));
+        }
+        let stream = self.stream(stream, stream_id.unwrap_or(0))?;
         self.log.rows += 1;
         match action {
             Action::Failure => {
@@ -288,8 +306,8 @@ impl Balance {
         Ok(())
     }
 
-    fn stream(&mut self, logged: u64) -> Result<u16, String> {
-        if let Some(at) = self.streams.get(&logged) {
+    fn stream(&mut self, logged: u64, id: u64) -> Result<u16, String> {
+        if let Some(at) = self.streams.get(&(logged, id)) {
             return Ok(*at);
         }
         let at = self.log.streams.len();
@@ -299,7 +317,7 @@ impl Balance {
             ));
         }
         self.log.streams.push(logged);
-        self.streams.insert(logged, at as u16);
+        self.streams.insert((logged, id), at as u16);
         Ok(at as u16)
     }
 
@@ -363,7 +381,9 @@ impl Balance {
         log.pointers = self.pointers.len() as u32;
         log.peak_live_bytes = u64::try_from(self.peak).unwrap_or(u64::MAX);
         log.left_live = self.live.values().map(|here| here.len() as u64).sum();
-        if let (true, Some(first)) = (self.times_known, self.first_time) {
+        if let Some((first, last)) = self.clock {
+            log.duration_us = Some(last.saturating_sub(first) / 1000);
+        } else if let (true, Some(first)) = (self.times_known, self.first_time) {
             let mut span = self.last_time - first;
             if span < 0 {
                 // A clock without a date that has passed midnight.
@@ -478,6 +498,19 @@ mod tests {
             assert_eq!(log.streams, plain.streams, "{text}");
             assert_eq!(log.duration_us, Some(1), "{text}");
         }
+    }
+
+    #[test]
+    fn what_tenure_adds_tells_streams_and_days_apart() {
+        let header = "Thread,Time,Action,Pointer,Size,Stream,Device,Date,Nanoseconds,Stream id,Outcome,\"Tag\"\n";
+        let rows = "1,10:00:00.0,allocate,0x1,5,0x7f,0,2026-01-01,1000,1,ok,\"a, \"\"b\"\"\"\n\
+                    1,11:00:00.0,free,0x1,6,0x7f,0,2026-01-01,2000,1,misuse,\"\"\n\
+                    1,10:00:00.0,allocate failure,(nil),9,0x7f,0,2026-01-03,3001000,2,out of memory,\"\"\n\
+                    1,10:00:00.0,allocate,0x2,5,0,0,2026-01-03,4001000,,ok,\"   \n 1,10:00:00.0,alloc   \"\n";
+        let log = Log::read("x.csv", format!("{header}{rows}").as_bytes()).unwrap();
+        assert_eq!((log.rows, log.failures, log.left_live, log.size_mismatches), (4, 1, 1, 1));
+        assert_eq!(log.streams, [0x7f, 0x7f, 0], "one handle, two streams");
+        assert_eq!(log.duration_us, Some(4000));
     }
 
     #[test]

@@ -30,6 +30,8 @@ mod threads;
 mod timing;
 
 pub use field::Action;
+#[cfg(test)]
+pub(crate) use field::time;
 pub use log::{COLUMNS, Event, Log, MAX_STREAMS};
 pub use replay::{LiveBlock, Options, replay};
 pub use size::Size;

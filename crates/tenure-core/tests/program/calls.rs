@@ -50,7 +50,11 @@ impl World {
             }
             other => other,
         };
-        let resource = Resource::new(made.map_err(|e| format!("pool {pool} cannot be made: {e}"))?).map_err(text)?;
+        let made = made.map_err(|e| format!("pool {pool} cannot be made: {e}"))?;
+        if self.settings.plots {
+            made.force_plots();
+        }
+        let resource = Resource::new(made).map_err(text)?;
         self.pools[at] = Some(resource.clone());
         Ok(resource)
     }

@@ -114,6 +114,7 @@ pub(crate) fn program(seed: u64) -> Program {
         captures,
         aligned: r.below(2) == 0,
         device: (r.below(6) == 0).then(|| (1 + r.below(6)) * 2 * MIB),
+        plots: seed % 2 == 1,
     };
     let steps = match r.below(16) {
         0..=4 => 8 + r.below(16),
@@ -163,8 +164,8 @@ pub(crate) fn program(seed: u64) -> Program {
                 43..=51 => Move { block, to: r.pick(&streams) },
                 52..=54 => FreeShared { block, by: r.pick(&streams), on: r.pick(&streams) },
                 55..=56 => Misfree { block, what: r.below(5) as u8 },
-                57..=58 => Order { from: r.pick(&streams), to: r.pick(&streams) },
-                59 => Sync { stream: r.pick(&streams) },
+                57..=58 => Order { from: r.pick(&streams), to: r.pick(&streams), told: r.below(4) as u8 },
+                59 => Sync { stream: r.pick(&streams), told: r.below(4) as u8 },
                 60 if r.below(3) == 0 => SyncDevice,
                 61..=68 => Run { steps: 1 + r.below(12) as u8 },
                 69..=71 => Trim { pool, keep: if r.below(2) == 0 { 0 } else { r.below(8 * MIB) } },

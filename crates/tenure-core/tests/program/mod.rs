@@ -97,10 +97,10 @@ pub(crate) enum Op {
     FreeShared { block: u16, by: u8, on: u8 },
     /// A wrong free: 0 size, 1 inside, 2 other pool, 3 twice, 4 alignment.
     Misfree { block: u16, what: u8 },
-    /// Another stream waits for this one.
-    Order { from: u8, to: u8 },
-    /// The host waits for a stream.
-    Sync { stream: u8 },
+    /// Another stream waits for this one. The pools are told: 0 nothing, 1 in passing, 2 with emphasis, 3 although it is not true.
+    Order { from: u8, to: u8, told: u8 },
+    /// The host waits for a stream; `told` as above.
+    Sync { stream: u8, told: u8 },
     /// The host waits for the device.
     SyncDevice,
     /// The device runs so many operations, any that may run.
@@ -154,6 +154,8 @@ pub(crate) struct Settings {
     pub(crate) aligned: bool,
     /// The device has only so much memory left.
     pub(crate) device: Option<u64>,
+    /// Threads get plots, as if they were always in each other's way.
+    pub(crate) plots: bool,
 }
 
 /// A program.

@@ -86,8 +86,9 @@ pub(crate) fn edited(mut program: Program, edits: &str) -> Option<Program> {
 }
 
 /// Settings made plainer, one at a time: which of them matters is what one wants to know.
-const PLAINER: [fn(&mut Settings); 14] = [
+const PLAINER: [fn(&mut Settings); 15] = [
     |s| s.bytes = false,
+    |s| s.plots = false,
     |s| s.device = None,
     |s| s.captures = false,
     |s| s.aligned = false,

@@ -260,6 +260,23 @@ impl World {
         Ok(true)
     }
 
+    /// Tells the pools something of a stream.
+    fn tell(
+        &mut self,
+        told: u8,
+        say: impl Fn(&Self, &dyn tenure_core::resource::MemoryResource, bool) -> tenure_core::error::Result<()>,
+    ) -> Done {
+        for pool in self.pools.clone().into_iter().flatten().filter(|_| told > 0) {
+            let (result, struck) = self.faulted(|world| say(world, pool.body(), told > 1));
+            if let Err(e) = result
+                && !(struck || self.settings.device.is_some() && e.is_out_of_memory())
+            {
+                return Err(format!("a pool could not be told of a wait: {e}"));
+            }
+        }
+        Ok(())
+    }
+
     /// A kernel that reads what is in a block, and writes it anew.
     pub(super) fn touch(&mut self, index: usize, raw: RawStream, write: bool) -> Done {
         let block = &mut self.blocks[index];
@@ -376,11 +393,19 @@ impl World {
                     self.misfree(index, what)?;
                 }
             }
-            Order { from, to } => {
-                self.order(self.here(from), self.here(to))?;
+            Order { from, to, told } => {
+                if told < 3 {
+                    self.order(self.here(from), self.here(to))?;
+                }
+                self.tell(told, |world, pool, emphasis| {
+                    pool.stream_waits(world.object(to), world.object(from), emphasis)
+                })?;
             }
-            Sync { stream } if self.capture.is_none() && !self.crowded => {
-                driver().stream_synchronize(self.here(stream).raw).map_err(text)?;
+            Sync { stream, told } if self.capture.is_none() && !self.crowded => {
+                if told < 3 {
+                    driver().stream_synchronize(self.here(stream).raw).map_err(text)?;
+                }
+                self.tell(told, |world, pool, emphasis| pool.stream_synchronized(world.object(stream), emphasis))?;
             }
             SyncDevice => self.sync_device()?,
             Run { steps } => (0..steps).for_each(|_| {

@@ -46,6 +46,14 @@ pub struct PointerInfo {
     pub bytes: usize,
 }
 
+/// A device, or the host.
+fn place(device: Option<i32>) -> CUmemLocation {
+    match device {
+        Some(id) => CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id },
+        None => CUmemLocation { type_: CU_MEM_LOCATION_TYPE_HOST, id: 0 },
+    }
+}
+
 impl Driver {
     /// Allocates memory of the current device. Returns when the memory is usable on any stream.
     ///
@@ -105,11 +113,12 @@ impl Driver {
         Ok(address)
     }
 
-    /// Moves managed memory to a device, or to the host (`None`), in the order of a stream.
+    /// Moves managed memory, or ordinary memory of the host where devices can use it, to a device, or to the host (`None`), in
+    /// the order of a stream.
     ///
     /// # Safety
     ///
-    /// The range is managed memory that lives until the move is done.
+    /// The range is memory of that kind, and lives until the move is done.
     ///
     /// # Errors
     /// What the driver says.
@@ -120,12 +129,21 @@ impl Driver {
         device: Option<i32>,
         stream: RawStream,
     ) -> Result<()> {
-        let location = match device {
-            Some(id) => CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id },
-            None => CUmemLocation { type_: CU_MEM_LOCATION_TYPE_HOST, id: 0 },
-        };
         // SAFETY: by this function's contract; the stream is live by `RawStream`'s promise.
-        unsafe { call!(self, cuMemPrefetchAsync(address, bytes, location, 0, stream.as_raw())) }
+        unsafe { call!(self, cuMemPrefetchAsync(address, bytes, place(device), 0, stream.as_raw())) }
+    }
+
+    /// Says where memory that migrates is at home: on a device, or on the host (`None`).
+    ///
+    /// # Safety
+    ///
+    /// The range is managed memory, or ordinary memory of the host where devices can use it, and is alive.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub unsafe fn mem_prefer(&self, address: CUdeviceptr, bytes: usize, device: Option<i32>) -> Result<()> {
+        // SAFETY: by this function's contract.
+        unsafe { call!(self, cuMemAdvise(address, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place(device))) }
     }
 
     /// Allocates pinned host memory, aligned to a page.

@@ -147,6 +147,18 @@ impl Driver {
         Ok(pool)
     }
 
+    /// The pool of managed memory that came with a device. It is never destroyed. From CUDA 13 on.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn device_default_managed_pool(&self, device: CUdevice) -> Result<CUmemoryPool> {
+        let mut pool = core::ptr::null_mut();
+        let mut location = CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+        // SAFETY: the driver writes one handle and reads the location.
+        unsafe { call!(self, cuMemGetDefaultMemPool(&mut pool, &mut location, CU_MEM_ALLOCATION_TYPE_MANAGED)) }?;
+        Ok(pool)
+    }
+
     /// The current pool of a device.
     ///
     /// # Errors

@@ -32,6 +32,8 @@ struct Free {
 pub(super) struct Pool {
     pub(super) device: usize,
     pub(super) is_default: bool,
+    /// Its memory is managed.
+    pub(super) managed: bool,
     pub(super) destroyed: bool,
     /// Most bytes that it may reserve; 0 for no limit of its own.
     pub(super) max: u64,
@@ -53,6 +55,7 @@ impl Pool {
         Pool {
             device,
             is_default,
+            managed: false,
             destroyed: false,
             max,
             threshold: 0,
@@ -128,6 +131,29 @@ impl Machine {
                 let issued = self.pool_handles.was_issued(handle);
                 Err(self.bad_handle(self.pool_handles.kind(), handle, issued))
             }
+        }
+    }
+
+    /// The handle of a device's pool of managed memory, which is made when it is first asked for.
+    pub(super) fn managed_pool(&mut self, device: usize) -> usize {
+        let known = self.pools.iter().find(|(_, pool)| pool.device == device && pool.managed).map(|(id, _)| *id);
+        if let Some(id) = known
+            && let Some((handle, _)) = self.pool_handles.iter().find(|(_, of)| **of == id)
+        {
+            return handle;
+        }
+        self.next_pool += 1;
+        let id = self.next_pool;
+        self.pools.insert(id, Pool { managed: true, ..Pool::new(device, true, 0) });
+        self.pool_handles.insert(id)
+    }
+
+    /// Whether a block is managed memory, of a pool or by itself.
+    pub(super) fn is_managed(&self, owner: Owner) -> bool {
+        match owner {
+            Owner::Managed => true,
+            Owner::Pool(id) => self.pools.get(&id).is_some_and(|pool| pool.managed),
+            _ => false,
         }
     }
 

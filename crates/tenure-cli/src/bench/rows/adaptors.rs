@@ -1,6 +1,6 @@
 //! What each adaptor adds to a pair. A further adaptor is one more line in [`ADAPTORS`].
 
-use tenure::{Limiting, Resource, Statistics};
+use tenure::{Limiting, Logging, Resource, Statistics};
 
 use super::super::bed::{Bed, Given, Kind};
 use super::super::plan::{Plan, Scene, Target, scene};
@@ -10,14 +10,22 @@ const THEME: &str = "adaptors";
 
 type Wrap = fn(&Resource) -> tenure::Result<Resource>;
 
-const ADAPTORS: [(&str, Wrap); 2] = [
-    ("statistics", |upstream| Ok(Statistics::new(upstream)?.into())),
-    ("limiting", |upstream| Ok(Limiting::new(upstream, 1 << 30)?.into())),
+/// Its name, how it is made, and the nanoseconds that it may add.
+const ADAPTORS: [(&str, Wrap, f64); 3] = [
+    ("statistics", |upstream| Ok(Statistics::new(upstream)?.into()), 25.0),
+    ("limiting", |upstream| Ok(Limiting::new(upstream, 1 << 30)?.into()), 25.0),
+    // Two rows of text, each of which is in the file before the call returns.
+    ("logging", |upstream| Ok(Logging::new(upstream, log_file())?.into()), 200.0),
 ];
+
+/// A file of this process's own. It is left behind where the system keeps what is temporary.
+fn log_file() -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("tenure-bench-{}.csv", std::process::id()))
+}
 
 pub(super) fn rows() -> Vec<Plan> {
     ADAPTORS
-        .map(|(name, wrap)| {
+        .map(|(name, wrap, above)| {
             Plan::new(
                 THEME,
                 format!("{THEME}-{name}"),
@@ -26,7 +34,7 @@ pub(super) fn rows() -> Vec<Plan> {
                 "the same on the pool alone",
                 |bed| stage(bed, |pool| Ok(pool.clone())),
             )
-            .target(Target::Above(25.0))
+            .target(Target::Above(above))
         })
         .into()
 }

@@ -30,23 +30,25 @@
 //! **Cost**: a pair is two latches (an exchange each) and a compare-exchange of its own thread. A magazine holds at most
 //! [`CLASS_BYTES`] or [`LEAST`] pieces of a class.
 
-mod latch;
 mod seat;
 
+use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 use tenure_driver::RawStream;
 
 use super::State;
 use super::order::{Key, cur};
-use super::place::{CLASSES, Held, UNIT, class_units};
+use super::place::{CLASSES, Held, Plot, UNIT, class_units};
 use crate::adaptor::tally::Shared;
+pub(super) use crate::latch::Hold;
+use crate::latch::Latch;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
-pub(super) use latch::Hold;
-use latch::Latch;
 
 /// Bytes of one class that a magazine holds at most.
 const CLASS_BYTES: u64 = 64 << 10;
+/// The same where threads are in each other's way.
+const CROWDED_BYTES: u64 = 512 << 10;
 /// Pieces of a class that a magazine may hold whatever their size.
 const LEAST: u64 = 2;
 /// Pieces of a class that it holds at most.
@@ -56,14 +58,35 @@ const _: () = assert!(MOST <= u8::MAX as u64);
 const MAGAZINES: usize = 8;
 /// Pieces in the outbox.
 const OUTBOX: usize = 32;
+/// Large blocks in it that wait for the next visit of the placer.
+const PATIENCE: usize = 4;
 /// Bytes that a desk may keep out of the pool's figures.
 const CREDIT: i64 = 1 << 20;
+/// What a visit adds that found the pool's lock in other hands; one that did not takes one off.
+const CROWD_STEP: u32 = 8;
+/// From here on a desk is crowded.
+const CROWD: u32 = 64;
+/// No more is counted.
+const CROWD_MOST: u32 = 4 * CROWD;
+/// What a plot gets at a time: this share of what it has, but at least and at most so many bytes.
+const PLOT_SHARE: u64 = 4;
+const PLOT_LEAST: u64 = 2 << 20;
+const PLOT_MOST: u64 = 32 << 20;
+/// Pieces of a plot that wait for other streams before it is given up.
+const STRANGERS: usize = 32;
+/// The same where threads are in each other's way: each time it is told, all of them read the figure anew.
+const CROWDED_CREDIT: i64 = 8 << 20;
 /// So many desks whose threads have ended are left standing until a slow path comes by.
 const LEFT: usize = 16;
 
 /// How many pieces of a class a magazine holds at most.
 fn room(class: usize) -> usize {
     (CLASS_BYTES / (u64::from(class_units(class)) * UNIT)).clamp(LEAST, MOST) as usize
+}
+
+/// How many it holds at most where threads are in each other's way.
+fn crowded_room(class: usize) -> usize {
+    (CROWDED_BYTES / (u64::from(class_units(class)) * UNIT)).clamp(LEAST, MOST) as usize
 }
 
 /// The pieces of one class.
@@ -82,6 +105,8 @@ struct Magazine {
     record: u32,
     stamp: u32,
     classes: Box<[Stack; CLASSES]>,
+    /// What large sizes are served from, where threads are in each other's way.
+    plot: Option<Box<Plot>>,
 }
 
 /// A block above the small sizes.
@@ -108,6 +133,8 @@ pub(super) struct Drawer {
     outbox: Vec<(Held, u32)>,
     parked: Option<Parked>,
     credit: i64,
+    /// How often the pool's lock was in somebody else's hands: see [`Drawer::met`].
+    crowd: u32,
 }
 
 /// One thread's part of one pool.
@@ -117,7 +144,7 @@ pub(super) struct Desk {
     left: AtomicBool,
     /// The pool has ended.
     closed: AtomicBool,
-    drawer: Latch<Drawer>,
+    drawer: CachePadded<Latch<Drawer>>,
 }
 
 /// Pieces on their way back to the placer, each with the tag that it gets.
@@ -145,7 +172,10 @@ impl Drawer {
     pub(super) fn may_have(&self, raw: RawStream, class: usize, units: u32) -> bool {
         self.magazines.iter().filter(|m| m.raw == raw).any(|m| match m.classes.get(class) {
             Some(stack) => !stack.pieces.is_empty(),
-            None => self.parked.as_ref().is_some_and(|p| p.units == units && p.stamp == m.stamp),
+            None => {
+                self.parked.as_ref().is_some_and(|p| p.units == units && p.stamp == m.stamp)
+                    || m.plot.as_ref().is_some_and(|plot| plot.fits(units))
+            }
         })
     }
 
@@ -186,6 +216,21 @@ impl Drawer {
         stack.pieces.len() < usize::from(stack.room)
     }
 
+    /// A piece of the stream's plot.
+    #[inline]
+    pub(super) fn cut(&mut self, key: u64, units: u32) -> Option<(Held, u32)> {
+        let magazine = self.magazine(key)?;
+        Some((magazine.plot.as_mut()?.cut(units)?, magazine.stamp))
+    }
+
+    /// Gives a large block to the plot that it is of; false where it is of none.
+    #[inline]
+    fn replant(&mut self, held: &Held, stamp: u32) -> bool {
+        let magazine = self.magazines.iter_mut().find(|m| m.stamp == stamp);
+        let plot = magazine.and_then(|m| m.plot.as_mut()).filter(|plot| plot.owns(held));
+        plot.map(|plot| plot.take_back(held)).is_some()
+    }
+
     /// Keeps a claimed piece that was freed in another stream's order than it was booked for; false when that is enough.
     #[inline]
     pub(super) fn send(&mut self, held: Held, stamp: u32) -> bool {
@@ -193,16 +238,25 @@ impl Drawer {
         self.outbox.len() < OUTBOX
     }
 
-    /// Keeps a claimed large block; gives the one that was parked before.
+    /// Whether what is in the outbox may wait for the desk's next visit of the placer.
+    #[inline]
+    pub(super) fn may_wait(&self) -> bool {
+        self.outbox.len() < PATIENCE
+    }
+
+    /// Keeps a claimed large block; gives the one that was parked before, unless a plot has it now.
     #[inline]
     pub(super) fn park(&mut self, held: Held, units: u32, stamp: u32) -> Option<(Held, u32)> {
-        self.parked.replace(Parked { held, units, stamp }).map(|p| (p.held, p.stamp))
+        let before = self.parked.replace(Parked { held, units, stamp })?;
+        (!self.replant(&before.held, before.stamp)).then_some((before.held, before.stamp))
     }
 
     /// Gives back what only waits: the outbox and the parked block.
     #[inline]
     pub(super) fn post(&mut self, state: &mut State) {
-        if let Some(parked) = self.parked.take() {
+        if let Some(parked) = self.parked.take()
+            && !self.replant(&parked.held, parked.stamp)
+        {
             state.take_back(parked.held, parked.stamp);
         }
         self.post_sent(state);
@@ -211,17 +265,26 @@ impl Drawer {
     /// Gives back the outbox.
     #[inline]
     pub(super) fn post_sent(&mut self, state: &mut State) {
+        if self.outbox.is_empty() {
+            return;
+        }
         for (held, tag) in self.outbox.drain(..) {
             state.take_back(held, tag);
         }
     }
 
-    /// Gives back the older half of a class.
+    /// Gives back the older half of a class, or, in a crowd, makes room for more.
     #[cold]
     pub(super) fn spill(&mut self, class: usize, stamp: u32, state: &mut State) {
         self.post(state);
+        let is_crowded = self.is_crowded();
         if let Some(magazine) = self.magazines.iter_mut().find(|m| m.stamp == stamp) {
-            let pieces = &mut magazine.classes[class].pieces;
+            let Stack { pieces, room, .. } = &mut magazine.classes[class];
+            let most = crowded_room(class);
+            if is_crowded && usize::from(*room) < most {
+                *room = (usize::from(*room) * 2).min(most) as u8;
+                return;
+            }
             for held in pieces.drain(..pieces.len().div_ceil(2)) {
                 state.take_back(held, stamp);
             }
@@ -241,13 +304,16 @@ impl Drawer {
         state.records.pin_magazine(record, 1);
         let classes =
             Box::new(std::array::from_fn(|class| Stack { pieces: Vec::new(), wants: 0, room: room(class) as u8 }));
-        self.magazines.insert(0, Magazine { key: key.code(), raw, record, stamp: cur(record), classes });
+        self.magazines.insert(0, Magazine { key: key.code(), raw, record, stamp: cur(record), classes, plot: None });
         true
     }
 
     fn close(&mut self, mut magazine: Magazine, state: &mut State) {
         // What waits may have this record's tag.
         self.post(state);
+        if let Some(plot) = magazine.plot.take() {
+            state.give_up(*plot);
+        }
         for held in magazine.classes.iter_mut().flat_map(|stack| stack.pieces.drain(..)) {
             state.take_back(held, magazine.stamp);
         }
@@ -267,14 +333,17 @@ impl Drawer {
         Some((held, stamp))
     }
 
-    /// Takes everything out.
-    fn empty(&mut self, out: &mut Returned) {
-        out.extend(self.parked.take().map(|p| (p.held, p.stamp)));
-        out.append(&mut self.outbox);
+    /// Takes everything out, plots only where they are asked for.
+    fn empty(&mut self, plots: bool, out: &mut Collected) {
+        out.pieces.extend(self.parked.take().map(|p| (p.held, p.stamp)));
+        out.pieces.append(&mut self.outbox);
         for magazine in &mut self.magazines {
             for stack in magazine.classes.iter_mut() {
-                out.extend(stack.pieces.drain(..).map(|held| (held, magazine.stamp)));
+                out.pieces.extend(stack.pieces.drain(..).map(|held| (held, magazine.stamp)));
                 stack.wants = 0;
+            }
+            if plots {
+                out.plots.extend(magazine.plot.take().map(|plot| *plot));
             }
         }
     }
@@ -285,6 +354,7 @@ impl Drawer {
         let stamp = magazine.stamp;
         if pieces {
             out.pieces.extend(magazine.classes.iter_mut().flat_map(|s| s.pieces.drain(..)).map(|held| (held, stamp)));
+            out.plots.extend(magazine.plot.take().map(|plot| *plot));
         }
         out.pieces.extend(self.parked.take_if(|p| p.stamp == stamp).map(|p| (p.held, stamp)));
         out.pieces.extend(self.outbox.extract_if(.., |(_, tag)| *tag == stamp));
@@ -298,18 +368,69 @@ impl Drawer {
         }
     }
 
+    // -------------------------------------------------------------------------------------------------------- plots
+
+    /// The pool's lock was free, or not. Where it was not at more than a few of the last visits, the desk is crowded.
+    #[inline]
+    pub(super) fn met(&mut self, others: bool, forced: bool) {
+        self.crowd = match (forced, others) {
+            (true, _) => CROWD_MOST,
+            (_, true) => (self.crowd + CROWD_STEP).min(CROWD_MOST),
+            _ => self.crowd.saturating_sub(1),
+        };
+    }
+
+    /// Whether threads are in each other's way.
+    #[inline(always)]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.crowd >= CROWD
+    }
+
+    /// More for the stream's plot, and a piece of it; `None` where the placer has nothing that would do.
+    pub(super) fn till(&mut self, key: u64, units: u32, state: &mut State, tags: &[u32]) -> Option<(Held, u32)> {
+        let crowd = &mut self.crowd;
+        if self.magazines.first()?.key != key {
+            return None;
+        }
+        let magazine = self.magazines.first_mut()?;
+        let stamp = magazine.stamp;
+        let plot = magazine.plot.get_or_insert_with(|| Box::new(state.place.open_plot(stamp)));
+        if state.place.deliver(plot) > STRANGERS {
+            // Most of it is for others: a plot is no help here.
+            *crowd = 0;
+            let plot = magazine.plot.take()?;
+            state.give_up(*plot);
+            return None;
+        }
+        state.place.lend_lines(plot);
+        if let Some(held) = plot.cut(units) {
+            return Some((held, stamp));
+        }
+        let wish = (plot.units() / PLOT_SHARE).clamp(PLOT_LEAST / UNIT, PLOT_MOST / UNIT) as u32;
+        if !state.place.lend(plot, units, wish.max(units), tags) {
+            return None;
+        }
+        Some((plot.cut(units)?, stamp))
+    }
+
     // ------------------------------------------------------------------------------------------------------ figures
 
     /// `bytes` more are live. A loop that allocates and frees one block stays out of the shared figure, whatever its size.
     #[inline(always)]
     pub(super) fn count_in(&mut self, figures: &Shared, bytes: i64) {
-        self.credit = figures.add(self.credit, bytes, CREDIT.max(2 * bytes));
+        self.credit = figures.add(self.credit, bytes, self.slack().max(2 * bytes));
     }
 
     /// `bytes` fewer are live.
     #[inline(always)]
     pub(super) fn count_out(&mut self, figures: &Shared, bytes: i64) {
-        self.credit = figures.subtract(self.credit, bytes, CREDIT.max(2 * bytes));
+        self.credit = figures.subtract(self.credit, bytes, self.slack().max(2 * bytes));
+    }
+
+    /// Bytes that it may keep out of the figures.
+    #[inline(always)]
+    fn slack(&self) -> i64 {
+        if self.is_crowded() { CROWDED_CREDIT } else { CREDIT }
     }
 }
 
@@ -318,7 +439,7 @@ pub(super) struct Cache {
     serial: u64,
     desks: Mutex<Vec<Arc<Desk>>>,
     /// Bytes that are live, as far as the desks have told.
-    pub(super) figures: Shared,
+    pub(super) figures: CachePadded<Shared>,
     /// Collections that are on their way to the placer.
     pub(super) moving: Arc<AtomicUsize>,
 }
@@ -329,7 +450,7 @@ impl Cache {
         Self {
             serial: NEXT.fetch_add(1, Ordering::Relaxed),
             desks: Mutex::default(),
-            figures: Shared::default(),
+            figures: CachePadded::default(),
             moving: Arc::default(),
         }
     }
@@ -353,7 +474,7 @@ impl Cache {
             pool: self.serial,
             left: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            drawer: Latch::default(),
+            drawer: CachePadded::default(),
         });
         let list = if lock == Lock::Wait { Some(self.desks.lock()) } else { self.desks.try_lock() };
         let mut list = list?;
@@ -374,7 +495,8 @@ impl Cache {
     /// Takes everything out of the desks, and away those whose threads have ended. The caller gives it to the placer.
     pub(super) fn collect(&self, which: Which) -> Collected {
         self.moving.fetch_add(1, Ordering::AcqRel);
-        let mut collected = Collected { pieces: Vec::new(), magazines: Vec::new(), moving: self.moving.clone() };
+        let mut collected =
+            Collected { pieces: Vec::new(), plots: Vec::new(), magazines: Vec::new(), moving: self.moving.clone() };
         self.desks.lock().retain(|desk| {
             let left = desk.left.load(Ordering::Acquire);
             if !left && matches!(which, Which::Left) {
@@ -385,16 +507,32 @@ impl Cache {
                 Which::Stream(key) => drawer.leave(key, &mut collected),
                 Which::Freed(key) => drawer.hand_in(key, true, &mut collected),
                 Which::Waiting(key) => drawer.hand_in(key, false, &mut collected),
-                Which::All | Which::Left => drawer.empty(&mut collected.pieces),
+                Which::All | Which::Left => drawer.empty(true, &mut collected),
+                Which::Pieces => drawer.empty(false, &mut collected),
+                Which::Plots => {
+                    collected.plots.extend(drawer.magazines.iter_mut().filter_map(|m| m.plot.take().map(|plot| *plot)))
+                }
             }
             if left {
-                drawer.empty(&mut collected.pieces);
+                drawer.empty(true, &mut collected);
                 collected.magazines.extend(drawer.magazines.drain(..).map(|m| m.record));
                 self.figures.add(std::mem::take(&mut drawer.credit), 0, -1);
             }
             !left
         });
         collected
+    }
+
+    /// How many plots there are, and bytes that are free in them.
+    pub(super) fn plots(&self) -> (u64, u64) {
+        let (mut count, mut units) = (0, 0);
+        for desk in self.desks.lock().iter() {
+            let drawer = desk.drawer.hold();
+            for plot in drawer.magazines.iter().filter_map(|m| m.plot.as_ref()) {
+                (count, units) = (count + 1, units + plot.free_units());
+            }
+        }
+        (count, units * UNIT)
     }
 
     /// The pool ends: nobody may look for a desk of it any more.
@@ -412,6 +550,10 @@ impl Cache {
 pub(super) enum Which {
     /// All of all.
     All,
+    /// All but plots.
+    Pieces,
+    /// Plots alone.
+    Plots,
     /// Of threads that have ended.
     Left,
     /// What was freed in the order of a stream that is about to end.
@@ -425,6 +567,7 @@ pub(super) enum Which {
 /// What came out of the desks. Must be given to the placer.
 pub(super) struct Collected {
     pieces: Returned,
+    plots: Vec<Plot>,
     /// Records that have a magazine less.
     magazines: Vec<u32>,
     /// Until the pieces are there no record is dropped.
@@ -434,9 +577,17 @@ pub(super) struct Collected {
 impl Collected {
     /// Gives it all to the placer. True when there was something.
     pub(super) fn give(self, state: &mut State) -> bool {
-        let any = !self.pieces.is_empty();
-        for (held, tag) in self.pieces {
-            state.take_back(held, tag);
+        let any = !self.pieces.is_empty() || !self.plots.is_empty();
+        // First, so that what is of a plot is the placer's when it comes.
+        for plot in self.plots {
+            state.give_up(plot);
+        }
+        let mut pieces = self.pieces;
+        if !pieces.is_sorted_by_key(|(_, tag)| *tag) {
+            pieces.sort_unstable_by_key(|(_, tag)| *tag);
+        }
+        for group in pieces.chunk_by(|a, b| a.1 == b.1) {
+            state.take_back_many(group.iter().map(|(held, _)| *held), group[0].1);
         }
         for record in self.magazines {
             state.records.pin_magazine(record, -1);

@@ -45,6 +45,7 @@ impl Pool {
         };
         self.note_reserved();
         self.tend.grew(&self.options, plan.bytes);
+        self.plots.grew();
         let mut state = self.lock();
         let (tags, stamp) = Self::stamp(&mut state, asker);
         // With one stream only, everything is of its tag, so that it merges.

@@ -7,6 +7,7 @@
 //!                 again
 //!   aged          much lies with raw streams that nobody has named for a while           proof.rs     waits
 //!   grow          pages or a chunk; one thread at a time                                 growth.rs    60 us and more
+//!   gather        the plots of threads that are in each other's way are given up                  here         a latch a thread
 //!   wait          a block of another stream, behind an inserted wait                     waits.rs     2 driver calls
 //!   anywhere      small sizes from the large zone and the other way round                here
 //!   remap         idle pages mapped side by side, their old addresses left to the past   remap.rs     2 us a page
@@ -28,7 +29,7 @@ mod remap;
 mod streams;
 mod waits;
 
-use super::cache::Which;
+use super::cache::{Lock, Which};
 use super::order::{Tags, Who, cur};
 use super::place::{PROVEN, UNPROVEN};
 use super::serve::Asker;
@@ -45,6 +46,9 @@ const PROOFS: usize = 4;
 
 /// How often one request asks the rest of the process for memory: what they say they gave may not be what it needs.
 const ASKS: usize = 8;
+
+/// The part of a pool that may be free in plots before it grows.
+const PLOTS_SHARE: u64 = 2;
 
 /// What came of a step.
 pub(super) enum Step {
@@ -64,6 +68,7 @@ enum Rung {
     Drain,
     Aged,
     Grow,
+    Gather,
     Wait,
     Anywhere,
     Remap,
@@ -73,15 +78,15 @@ enum Rung {
     Hooks,
 }
 
-use Rung::{Aged, Anywhere, AtHand, Drain, Exchange, Grow, Harvest, Hooks, Proof, Remap, Siblings, Wait};
+use Rung::{Aged, Anywhere, AtHand, Drain, Exchange, Gather, Grow, Harvest, Hooks, Proof, Remap, Siblings, Wait};
 
 /// Streams stay independent of each other as long as there is memory.
-const CONCURRENCY: [Rung; 12] =
-    [AtHand, Harvest, Drain, Aged, Grow, Wait, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
+const CONCURRENCY: [Rung; 13] =
+    [AtHand, Harvest, Drain, Aged, Grow, Gather, Wait, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
 
 /// The pool stays small.
-const FOOTPRINT: [Rung; 12] =
-    [AtHand, Harvest, Drain, Wait, Aged, Grow, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
+const FOOTPRINT: [Rung; 13] =
+    [AtHand, Harvest, Drain, Wait, Aged, Grow, Gather, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
 
 impl Rung {
     /// Its name in an out-of-memory error.
@@ -92,6 +97,7 @@ impl Rung {
             Drain => "what other threads have at hand",
             Aged => "streams not seen for a while",
             Grow => "growing",
+            Gather => "what other threads divide",
             Wait => "another stream's memory behind a wait",
             Anywhere => "the other zone",
             Remap => "remapping idle pages",
@@ -110,6 +116,8 @@ pub(super) struct Climb<'a> {
     asker: Option<Asker>,
     harvested: bool,
     drained: bool,
+    /// The desks were left alone, so that the pool would grow.
+    spared: bool,
     aged: bool,
     proofs: usize,
     asks: usize,
@@ -168,6 +176,7 @@ impl Pool {
             asker,
             harvested: false,
             drained: false,
+            spared: false,
             aged: false,
             proofs: 0,
             asks: 0,
@@ -217,10 +226,19 @@ impl Pool {
             AtHand => Ok(self.at_hand(climb)),
             Harvest if !std::mem::replace(&mut climb.harvested, true) => self.harvest(climb),
             Aged if !std::mem::replace(&mut climb.aged, true) => self.prove_aged(climb),
-            Drain if !std::mem::replace(&mut climb.drained, true) && self.drain(Which::All) => {
+            Drain
+                if !std::mem::replace(&mut climb.drained, true)
+                    && self.to_drain(climb).is_some_and(|d| self.drain(d)) =>
+            {
                 climb.harvested = false;
                 Ok(Step::Again)
             }
+            Gather if self.drain(if std::mem::take(&mut climb.spared) { Which::All } else { Which::Plots }) => {
+                self.plots.gave_up();
+                climb.harvested = false;
+                Ok(Step::Again)
+            }
+            Gather => Ok(Step::Nothing("there is none")),
             Harvest | Drain | Aged => Ok(Step::Nothing("done before")),
             Grow => self.grow(climb),
             Wait => self.take_behind_wait(climb),
@@ -231,6 +249,23 @@ impl Pool {
             Siblings => self.ask_siblings(climb),
             Hooks => self.ask_hooks(climb),
         }
+    }
+
+    /// What threads have at hand, and what they divide where that is much of the pool. `None` where the pool had better grow.
+    fn to_drain(&self, climb: &mut Climb<'_>) -> Option<Which> {
+        let (_, idle) = self.cache.plots();
+        if idle > 0 && idle >= self.pages.reserved() / PLOTS_SHARE {
+            return Some(Which::All);
+        }
+        let is_crowded = self.cache.drawer(Lock::Wait).is_some_and(|drawer| drawer.is_crowded());
+        if !is_crowded && idle > 0 {
+            return Some(Which::All);
+        }
+        if is_crowded && !self.plots.may_empty() {
+            climb.spared = true;
+            return None;
+        }
+        Some(Which::Pieces)
     }
 
     /// The tags and the stamp of an asker.

@@ -1,4 +1,5 @@
-//! Another stream's memory, behind a wait that is inserted into the asking stream.
+//! Another stream's memory, behind a wait that is inserted into the asking stream. Of what is sealed the wait is remembered
+//! with the stream: the next block of that event needs none.
 
 use tenure_driver::{Event, RawStream};
 
@@ -44,6 +45,7 @@ impl Pool {
         record.pins += 1;
         let (raw, event) = (record.raw, if tag == sealed(number) { record.sealed.clone() } else { None });
         drop(state);
+        let covered = event.as_ref().map(|event| event.number());
         let ordered = (|| {
             let event = match event {
                 Some(event) => event,
@@ -55,6 +57,10 @@ impl Pool {
             self.wait_for(who.stream.raw, &event)
         })();
         let mut state = self.lock();
+        if let (Ok(true), Some(event)) = (&ordered, covered) {
+            let waiter = state.record_of(asker);
+            state.records.note_wait(waiter, number, event);
+        }
         if let Some(record) = state.records.get_mut(number) {
             record.pins -= 1;
             if record.pins == 0 {
@@ -76,7 +82,7 @@ impl Pool {
     }
 
     /// Makes a stream wait. False where that would end a capture: the legacy stream is in one while any blocking stream is.
-    pub(super) fn wait_for(&self, raw: RawStream, event: &Event) -> Result<bool> {
+    pub(in crate::pool) fn wait_for(&self, raw: RawStream, event: &Event) -> Result<bool> {
         if self.is_capturing(raw)? {
             return Ok(false);
         }

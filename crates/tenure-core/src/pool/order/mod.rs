@@ -6,7 +6,7 @@
 //!   free on A ------------> tag cur(A)              A may have it at once; no driver call
 //!   checkpoint on A ------> cur(A) becomes sealed(A), an event is recorded on A
 //!     event complete -----> PROVEN                  everyone may have it
-//!     B waits for it -----> that one block is B's
+//!     B waits for it -----> what this event covers B may have too, until A has another one
 //!   free of a stream that nobody can name, or flagged so
 //!                    -----> UNPROVEN ---device proof---> PROVEN
 //! ```
@@ -55,8 +55,10 @@ pub(super) struct Record {
     pub(super) closed: bool,
     /// Calls under way that name the stream to the driver without carrying it.
     pub(super) pins: u32,
-    /// Covers what has the sealed tag.
+    /// Covers what has the sealed tag. That tag gains memory only while there is none, so that a new event covers all of it.
     pub(super) sealed: Option<Arc<Event>>,
+    /// Other records whose events its stream waits for, and the number of the event: what those cover it may have.
+    waits: SmallVec<[(u32, u64); 2]>,
     /// Set whenever its stream asks for memory; looked at, and taken back, before the pool grows.
     pub(super) seen: Cell<bool>,
     /// When it was last known to have been seen.
@@ -157,7 +159,8 @@ impl Records {
             self.retire(place);
         }
         let (seen, since) = (Cell::new(true), Instant::now());
-        let record = Record { key, raw, closed: false, pins: 0, sealed: None, seen, since, magazines: 0 };
+        let waits = SmallVec::new();
+        let record = Record { key, raw, closed: false, pins: 0, sealed: None, waits, seen, since, magazines: 0 };
         let number = match self.spare.pop() {
             Some(number) => {
                 self.entries[number as usize] = Some(record);
@@ -213,12 +216,38 @@ impl Records {
         }
     }
 
-    /// What the stream of a record may take at once: its own and what is proven.
+    /// What the stream of a record may take at once: its own, what is proven, and what it has waited for.
     #[inline]
     pub(super) fn tags(&self, record: u32) -> Tags {
+        let mut tags = Tags::from_slice(&[cur(record), sealed(record), PROVEN]);
         if let Some(record) = self.get(record) {
             record.seen.set(true);
+            if !record.waits.is_empty() {
+                let covered = record.waits.iter().filter(|(other, event)| self.is_covered(*other, *event));
+                tags.extend(covered.map(|(other, _)| sealed(*other)));
+            }
         }
-        Tags::from_slice(&[cur(record), sealed(record), PROVEN])
+        tags
+    }
+
+    /// Whether what a record has sealed is what this event covers.
+    fn is_covered(&self, record: u32, event: u64) -> bool {
+        self.get(record).and_then(|r| r.sealed.as_ref()).is_some_and(|sealed| sealed.number() == event)
+    }
+
+    /// Whether the stream of `record` waits for all that `other` has sealed.
+    pub(super) fn has_waited(&self, record: u32, other: u32) -> bool {
+        let waits = self.get(record).map(|r| r.waits.as_slice()).unwrap_or_default();
+        waits.iter().any(|(known, event)| *known == other && self.is_covered(other, *event))
+    }
+
+    /// The stream of `record` waits for this event of `other` before whatever it is given from now on.
+    pub(super) fn note_wait(&mut self, record: u32, other: u32, event: u64) {
+        let Some(mut waits) = self.get_mut(record).map(|r| std::mem::take(&mut r.waits)) else { return };
+        waits.retain(|(known, event)| *known != other && self.is_covered(*known, *event));
+        waits.push((other, event));
+        if let Some(record) = self.get_mut(record) {
+            record.waits = waits;
+        }
     }
 }

@@ -23,7 +23,7 @@ const FIRST: u32 = MIN_LARGE.ilog2();
 /// First-level classes: sizes are `u32` units.
 const ROWS: usize = (32 - FIRST) as usize;
 /// How many blocks of one list a search compares.
-const WALK: usize = 32;
+const WALK: usize = 8;
 
 /// The free blocks of one tag.
 pub(super) struct Bins {

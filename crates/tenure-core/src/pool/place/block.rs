@@ -33,6 +33,10 @@ pub(super) enum State {
     Run,
     /// The end of a range.
     Sentinel,
+    /// In use by a plot, which divides it; `a` is the plot's number.
+    Lent,
+    /// Without a place: a plot hands out pieces under this number. `a` is the plot's.
+    Line,
 }
 
 /// One piece of the range.
@@ -51,7 +55,7 @@ pub(super) struct Block {
     pub(super) a: u32,
     /// Free: the next in its list.
     pub(super) b: u32,
-    /// Free: who may have it.
+    /// Free: who may have it. Lent: whose it is.
     pub(super) tag: u32,
     /// What it is.
     pub(super) state: State,
@@ -113,6 +117,18 @@ impl Blocks {
             self[next].prev = index;
         }
         index
+    }
+
+    /// Puts an entry that has no place between `prev` and `next`.
+    #[expect(clippy::too_many_arguments, reason = "as `add`")]
+    pub(super) fn place(&mut self, index: u32, start: u32, units: u32, prev: u32, next: u32, zone: u8, state: State) {
+        self[index] = Block { start, units, prev, next, state, zone, ..EMPTY };
+        if prev != NIL {
+            self[prev].next = index;
+        }
+        if next != NIL {
+            self[next].prev = index;
+        }
     }
 
     /// Takes an entry out of the chain of addresses and back to the spare ones.

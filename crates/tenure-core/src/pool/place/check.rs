@@ -17,6 +17,7 @@ impl Place {
         let tags = self.tags.len();
         let (mut tag_units, mut tag_slots, mut tag_live) = (vec![0u64; tags], vec![0u64; tags], vec![0u64; tags]);
         let mut runs_seen = 0;
+        let (mut spans, mut span_units) = (0, 0u64);
         let mut entries = 1;
         let mut before_end = None;
         for range in &self.ranges {
@@ -90,7 +91,17 @@ impl Place {
                             return Err(format!("run {} is listed: {listed}, but should not be so", block.a));
                         }
                     }
-                    State::Spare | State::Sentinel => {
+                    State::Lent => {
+                        if self.lent.span_of(block.start) != Some(block.start) {
+                            return Err(format!("block {index} is lent, and no plot has a span there"));
+                        }
+                        spans += 1;
+                        span_units += u64::from(block.units);
+                        live_units += u64::from(block.units);
+                        live_count += 1;
+                        tag_live[block.tag as usize] += 1;
+                    }
+                    State::Spare | State::Sentinel | State::Line => {
                         return Err(format!("block {index} is {:?} in a range", block.state));
                     }
                 }
@@ -101,6 +112,15 @@ impl Place {
             if at != range.end || self.blocks[range.tail].prev != previous {
                 return Err(format!("the blocks of {range:?} end at {at}"));
             }
+        }
+        for (line, tag) in self.lent.waiting() {
+            if self.blocks[line].state != State::Line || ledger::state_of(self.ledger.piece(line).word()) != HELD {
+                return Err(format!("line {line} waits in an inbox, and is no piece of a plot that was freed"));
+            }
+            tag_live[tag as usize] += 1;
+        }
+        if self.lent.totals() != (spans, span_units) {
+            return Err(format!("{spans} spans of {span_units} units are lent, counted {:?}", self.lent.totals()));
         }
         let mut listed = 0;
         for (number, tag) in self.tags.iter().enumerate() {
@@ -131,13 +151,15 @@ impl Place {
         }
         let mut spare = 0;
         for index in 1..self.blocks.len() as u32 {
-            spare += usize::from(self.blocks[index].state == State::Spare);
+            spare += usize::from(matches!(self.blocks[index].state, State::Spare | State::Line));
         }
         let mut map = self.map.all();
         map.sort_unstable();
         starts.sort_unstable();
         let used = self.runs.iter().filter(|r| r.block != NIL).count();
+        let idle = self.runs.iter().filter(|r| r.block != NIL && r.live == 0).count();
         let sums = [
+            ("runs without a live slot", idle as u64, self.idle_runs as u64),
             ("free blocks in the lists", listed as u64, free_seen as u64),
             ("entries", (entries + spare) as u64, self.blocks.len() as u64),
             ("runs", runs_seen, used as u64),

@@ -35,7 +35,7 @@ pub(super) struct GranuleMap {
 impl GranuleMap {
     /// A map over the granules of a ledger.
     pub(super) fn new(ledger: Arc<Ledger>) -> Self {
-        let granules = ledger.granules();
+        let granules = ledger.starts().granules();
         let mut levels = Vec::new();
         let mut bits = granules;
         for _ in 0..LEVELS {
@@ -52,8 +52,10 @@ impl GranuleMap {
     #[inline]
     pub(super) fn set(&mut self, unit: u32, block: u32) {
         let granule = (unit >> SHIFT) as usize;
-        debug_assert_eq!(self.ledger.start_in(granule), NIL, "two starts in one granule");
-        self.ledger.set_start(granule, block);
+        let before = self.ledger.starts().in_granule(granule);
+        // What was a plot's is named there already.
+        debug_assert!(before == NIL || before == block, "two starts in one granule");
+        self.ledger.starts().set(granule, block);
         let mut index = granule;
         for level in &mut self.levels {
             let word = &mut level[index >> 6];
@@ -70,8 +72,8 @@ impl GranuleMap {
     #[inline]
     pub(super) fn clear(&mut self, unit: u32) {
         let granule = (unit >> SHIFT) as usize;
-        debug_assert_ne!(self.ledger.start_in(granule), NIL, "no start in this granule");
-        self.ledger.set_start(granule, NIL);
+        debug_assert_ne!(self.ledger.starts().in_granule(granule), NIL, "no start in this granule");
+        self.ledger.starts().set(granule, NIL);
         let mut index = granule;
         for level in &mut self.levels {
             let word = &mut level[index >> 6];
@@ -96,7 +98,7 @@ impl GranuleMap {
     }
 
     fn find(&self, granule: usize) -> Option<u32> {
-        if granule >= self.ledger.granules() {
+        if granule >= self.ledger.starts().granules() {
             return None;
         }
         let mut index = granule;
@@ -109,7 +111,7 @@ impl GranuleMap {
                 for lower in self.levels[..depth].iter().rev() {
                     found = (found << 6) + 63 - lower[found].leading_zeros() as usize;
                 }
-                return Some(self.ledger.start_in(found));
+                return Some(self.ledger.starts().in_granule(found));
             }
             index >>= 6;
             inclusive = false;
@@ -126,7 +128,7 @@ impl GranuleMap {
                 |word: usize| (0..64).filter(move |bit| level[word] >> bit & 1 == 1).map(move |bit| (word << 6) + bit);
             found = found.into_iter().flat_map(set).collect();
         }
-        found.into_iter().map(|granule| self.ledger.start_in(granule)).collect()
+        found.into_iter().map(|granule| self.ledger.starts().in_granule(granule)).collect()
     }
 }
 

@@ -37,6 +37,7 @@ use super::block::NIL;
 use super::nobody;
 pub(in crate::pool) use super::piece::*;
 use super::runs::{CLASSES, MAX_SLOTS, class_units, slot_at};
+pub(super) use super::starts::{GRANULE, Starts};
 
 const _: () = assert!(CLASSES < WHOLE && MAX_SLOTS.ilog2() <= 8 && align_of::<Piece>() == 8);
 
@@ -77,15 +78,9 @@ pub(in crate::pool) struct Found<'a> {
 /// The slot number of a whole block.
 pub(in crate::pool) const NO_SLOT: u32 = u32::MAX;
 
-/// Of a granule's entry: no block starts here, the run that began before goes on.
-const GOES_ON: u32 = 1 << 31;
-
-/// Units in a granule, as a power of two.
-pub(super) const GRANULE: u32 = 7;
-
 /// See the module.
 pub(in crate::pool) struct Ledger {
-    starts: Box<[AtomicU32]>,
+    starts: Starts,
     segments: [AtomicPtr<Line>; SEGMENTS],
 }
 
@@ -95,48 +90,30 @@ const _: () = assert!(size_of::<Line>() == 32 && size_of::<Piece>() == 16);
 impl Ledger {
     /// For `granules` granules, nothing of it in use.
     pub(super) fn new(granules: usize) -> Self {
-        Self { starts: zeroed(granules), segments: std::array::from_fn(|_| AtomicPtr::default()) }
+        Self { starts: Starts::new(zeroed(granules)), segments: std::array::from_fn(|_| AtomicPtr::default()) }
     }
 
     // -------------------------------------------------------------------------------------------- where blocks start
 
-    /// The block that starts in a granule; [`NIL`] when none does.
-    #[inline]
-    pub(super) fn start_in(&self, granule: usize) -> u32 {
-        let start = self.starts[granule].load(Ordering::Relaxed);
-        if start & GOES_ON == 0 { start } else { NIL }
+    /// Which block starts in which granule.
+    pub(super) fn starts(&self) -> &Starts {
+        &self.starts
     }
 
-    /// Number of granules.
-    pub(super) fn granules(&self) -> usize {
-        self.starts.len()
-    }
-
-    #[inline]
-    pub(super) fn set_start(&self, granule: usize, block: u32) {
-        self.starts[granule].store(block, Ordering::Release);
-    }
-
-    /// Names the run that began before in the granules that it goes on through.
-    pub(super) fn set_run(&self, unit: u32, units: u32, block: u32) {
-        for granule in (unit >> GRANULE) + 1..=(unit + units - 1) >> GRANULE {
-            let entry = &self.starts[granule as usize];
-            // Where another block starts it is found through the granule before.
-            let now = entry.load(Ordering::Relaxed);
-            if now == NIL || now & GOES_ON != 0 {
-                entry.store(block | GOES_ON, Ordering::Release);
+    /// The piece of a plot that starts nearest at or before `unit`, and not before `from`: its block, first unit and units.
+    pub(super) fn start_before(&self, unit: u32, from: u32) -> Option<(u32, u32, u32)> {
+        for granule in (from >> GRANULE..=unit >> GRANULE).rev() {
+            let index = self.starts.in_granule(granule as usize);
+            if index == NIL {
+                continue;
+            }
+            let span = self.line(index)?.span.load(Ordering::Relaxed);
+            let (start, units) = ((span >> 32) as u32, span as u32);
+            if start <= unit {
+                return (start >= from).then_some((index, start, units));
             }
         }
-    }
-
-    /// The run is no more.
-    pub(super) fn clear_run(&self, unit: u32, units: u32, block: u32) {
-        for granule in (unit >> GRANULE) + 1..=(unit + units - 1) >> GRANULE {
-            let entry = &self.starts[granule as usize];
-            if entry.load(Ordering::Relaxed) == block | GOES_ON {
-                entry.store(NIL, Ordering::Release);
-            }
-        }
+        None
     }
 
     // -------------------------------------------------------------------------------------------------------- lines
@@ -196,13 +173,13 @@ impl Ledger {
     #[inline(always)]
     pub(in crate::pool) fn find(&self, unit: u32) -> Option<Found<'_>> {
         let granule = (unit >> GRANULE) as usize;
-        let here = self.starts.get(granule)?.load(Ordering::Acquire) & !GOES_ON;
+        let here = self.starts.reaches(granule)?;
         if here != NIL
             && let Some(found) = self.piece_in(here, unit)
         {
             return Some(found);
         }
-        let before = self.starts.get(granule.checked_sub(1)?)?.load(Ordering::Acquire) & !GOES_ON;
+        let before = self.starts.reaches(granule.checked_sub(1)?)?;
         if before == NIL || before == here { None } else { self.piece_in(before, unit) }
     }
 

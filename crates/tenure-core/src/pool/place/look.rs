@@ -28,13 +28,13 @@ pub(in crate::pool) const GRANULE_BYTES: u64 = UNIT << GRANULE;
 impl Place {
     /// Number of granules.
     pub(in crate::pool) fn granules(&self) -> usize {
-        self.ledger.granules()
+        self.ledger.starts().granules()
     }
 
     /// Calls `see` with each live piece of the blocks that start in `granules`. What threads keep at hand is free here.
     pub(in crate::pool) fn each_live(&self, granules: Range<usize>, see: &mut dyn FnMut(LivePiece)) {
         for granule in granules.start..granules.end.min(self.granules()) {
-            let index = self.ledger.start_in(granule);
+            let index = self.ledger.starts().in_granule(granule);
             if index == NIL {
                 continue;
             }
@@ -54,7 +54,15 @@ impl Place {
                     stamp: ledger::stamp_of(word),
                 });
             };
-            if block.state == State::Run {
+            if block.state == State::Line {
+                // A piece of a plot: its thread knows where it lies, and the ledger says so.
+                let first = (granule as u32) << GRANULE;
+                if let Some((line, start, units)) = self.ledger.start_before(first + (1 << GRANULE) - 1, first)
+                    && line == index
+                {
+                    show(self.ledger.piece(line), start, units);
+                }
+            } else if block.state == State::Run {
                 let run = &self.runs[block.a as usize];
                 let units = class_units(run.class as usize);
                 for slot in 0..run.len() {

@@ -22,7 +22,7 @@
 //! range; the granule map names every live block and run, and nothing else. I4 no two neighbours that are free have
 //! equal tags; every free block is in one list of its tag; bitmaps agree.
 //!
-//! **Cost**: allocate and free are constant (32 blocks of one list are compared at most, one bitmap of four words is
+//! **Cost**: allocate and free are constant (8 blocks of one list are compared at most, one bitmap of four words is
 //! read); relabelling is linear in the pieces of the tag; 64 bytes a block, 16 a slot.
 
 mod bins;
@@ -30,11 +30,16 @@ mod block;
 mod check;
 mod granule;
 pub(in crate::pool) mod ledger;
+mod lend;
 mod look;
 mod piece;
+mod plot;
+#[cfg(test)]
+mod plot_tests;
 mod ranges;
 mod runs;
 mod small;
+mod starts;
 mod tags;
 mod vacate;
 
@@ -42,6 +47,7 @@ use bins::Bins;
 use block::{Blocks, MAX_SMALL, MIN_LARGE, NIL, State};
 use granule::GranuleMap;
 use ledger::{GRANULE, LIVE, Ledger, NO_SLOT, Piece, SlotStore, WHOLE};
+use lend::Lent;
 pub(in crate::pool) use look::{GRANULE_BYTES, LivePiece};
 use ranges::Range;
 use runs::{Run, class_of, slots_for};
@@ -49,6 +55,7 @@ pub use vacate::Vacated;
 
 use crate::sync::{Arc, Lazy};
 
+pub(in crate::pool) use plot::Plot;
 pub(in crate::pool) use runs::CLASSES;
 pub(in crate::pool) use runs::class_units;
 
@@ -154,8 +161,11 @@ pub struct Place {
     store: SlotStore,
     tags: Vec<Option<Box<Tag>>>,
     runs: Vec<Run>,
+    /// Runs without a live slot.
+    idle_runs: usize,
     spare_runs: Vec<u32>,
     ranges: Vec<Range>,
+    lent: Lent,
     /// By zone: the lowest and the first above the highest unit that was ever handed out.
     touched: [(u32, u32); 2],
     live_units: u64,
@@ -220,8 +230,10 @@ impl Place {
             store: SlotStore::new(),
             tags: Vec::new(),
             runs: vec![Run::spare()],
+            idle_runs: 0,
             spare_runs: Vec::new(),
             ranges: Vec::new(),
+            lent: Lent::default(),
             touched: [(u32::MAX, 0); 2],
             live_units: 0,
             peak_units: 0,
@@ -446,6 +458,9 @@ impl Place {
             let touched = self.touched.iter().any(|(low, end)| (*low..*end).contains(&unit));
             if touched && self.is_mapped(unit) { Fault::Freed } else { Fault::Unknown }
         };
+        if let Some(span) = self.lent.span_of(unit) {
+            return self.in_plot(unit, span).ok_or_else(freed);
+        }
         let mut index = self.map.at_or_before(unit).ok_or_else(freed)?;
         if self.blocks[index].start > unit {
             index = self.map.before(unit).ok_or_else(freed)?;
@@ -480,6 +495,20 @@ impl Place {
         })
     }
 
+    /// The live piece of a plot around `unit`, in the span that begins at `span`.
+    #[cold]
+    fn in_plot(&self, unit: u32, span: u32) -> Option<Entry> {
+        let (block, start, units) = self.ledger.start_before(unit, span)?;
+        let piece = self.ledger.piece(block);
+        let (word, owner) = (piece.word(), piece.owner());
+        if ledger::state_of(word) != LIVE || unit - start >= units {
+            return None;
+        }
+        let bytes = u64::from(units) * UNIT;
+        let (offset, stamp) = (u64::from(start) * UNIT, ledger::stamp_of(word));
+        Some(Entry { block, slot: NO_SLOT, word, offset, bytes, held: bytes, owner, stamp })
+    }
+
     /// Frees what [`Place::entry`] found, in the order of `tag`. False when somebody else freed it since, without the lock.
     #[inline]
     pub fn free(&mut self, entry: &Entry, tag: u32) -> bool {
@@ -512,6 +541,10 @@ impl Place {
         let stamp = ledger::stamp_of(word);
         let block = &self.blocks[index];
         if slot == NO_SLOT {
+            if block.state == State::Line {
+                self.receive(index, tag);
+                return;
+            }
             let (start, units) = (block.start, block.units);
             self.ledger.piece(index).set(ledger::FREE, 0);
             self.map.clear(start);
@@ -520,15 +553,51 @@ impl Place {
             return;
         }
         let run = block.a;
+        let slots = [slot];
+        self.give_slots(run, &slots, |slot| *slot, stamp, tag);
+    }
+
+    /// Takes back pieces that are their holders', in the order of `tag`. The slots of a run are looked at together.
+    pub(in crate::pool) fn give_back_many(&mut self, pieces: impl Iterator<Item = Held>, tag: u32) {
+        // As one number each, since most of the time went into comparing.
+        let mut pieces: Vec<u64> = pieces.map(|held| u64::from(held.block) << 32 | u64::from(held.slot)).collect();
+        pieces.sort_unstable();
+        let (block, slot) = (|piece: u64| (piece >> 32) as u32, |piece: u64| piece as u32);
+        for group in pieces.chunk_by(|a, b| block(*a) == block(*b)) {
+            let index = block(group[0]);
+            let stamp_of = |piece: &u64| ledger::stamp_of(self.piece_of(index, slot(*piece)).word());
+            let stamp = stamp_of(&group[0]);
+            if slot(group[0]) == NO_SLOT || !group.iter().all(|piece| stamp_of(piece) == stamp) {
+                for piece in group {
+                    self.give(index, slot(*piece), tag);
+                }
+            } else {
+                self.give_slots(self.blocks[index].a, group, |piece| slot(*piece), stamp, tag);
+            }
+        }
+    }
+
+    /// Frees slots of one run that were booked with one stamp.
+    #[inline]
+    fn give_slots<T>(&mut self, run: u32, slots: &[T], slot_of: impl Fn(&T) -> u32, stamp: u32, tag: u32) {
         let state = &mut self.runs[run as usize];
         let class = state.class as usize;
+        let count = slots.len() as u32;
         let units = class_units(class);
         let was_full = state.free_count() == 0;
-        let own = state.free(slot, tag);
+        let mut own = false;
+        for slot in slots {
+            // All of them or none, since it is the tags that decide.
+            own = state.free(slot_of(slot), tag);
+        }
         let (run_tag, empty) = (state.tag, state.live == 0);
-        self.note_dead(units, stamp);
-        self.tag(stamp).live_slots[class] -= 1;
-        self.tag(if own { run_tag } else { tag }).slot_units += u64::from(units);
+        self.live_units -= u64::from(count * units);
+        self.live_count -= u64::from(count);
+        let booked = self.tag(stamp);
+        booked.live -= u64::from(count);
+        booked.live_slots[class] -= count;
+        self.tag(if own { run_tag } else { tag }).slot_units += u64::from(count * units);
+        self.idle_runs += usize::from(empty);
         if own && was_full {
             self.list(run);
         }

@@ -161,7 +161,7 @@ impl Run {
     #[inline]
     pub(super) fn piece(&self, slot: u32) -> &Piece {
         // The array has room for the run's slots; what has none is nobody's.
-        self.slots.get(slot).unwrap_or(super::nobody())
+        self.slots.get(slot).unwrap_or_else(super::nobody)
     }
 
     /// Takes the lowest free slot; what it becomes is the caller's to set.

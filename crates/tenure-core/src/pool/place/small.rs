@@ -1,7 +1,7 @@
 //! Serving small sizes from runs: finding a slot, making a run, taking it apart.
 //!
 //! See [`super::runs`] for what a run is. What is here moves runs between the lists of their tag and blocks between runs
-//! and bins; it is constant but for [`Place::drain`], which looks at every run.
+//! and bins; it is constant but for [`Place::drain`], which looks at every run where one is empty.
 
 use super::block::{NIL, State};
 use super::ledger::{self, HELD, LIVE};
@@ -98,6 +98,7 @@ impl Place {
     #[inline]
     fn slot_of(&mut self, run: u32, tag: u32, stamp: u32, asked: usize, zone: u8) -> Option<Held> {
         let entry = &mut self.runs[run as usize];
+        self.idle_runs -= usize::from(entry.live == 0);
         let slot = entry.take()?;
         let full = entry.free_count() == 0;
         let (block, class) = (entry.block, entry.class as usize);
@@ -141,6 +142,7 @@ impl Place {
         });
         let pieces = self.store.take(slots);
         self.runs[run as usize].start(block, class, tag, slots, pieces);
+        self.idle_runs += 1;
         let (start, tag) = {
             let entry = &mut self.blocks[block];
             (entry.state, entry.a) = (State::Run, run);
@@ -149,7 +151,7 @@ impl Place {
         self.ledger.make_room(block);
         self.ledger.set_slots(block, start, slots * units, class, Some(pieces));
         self.map.set(start, block);
-        self.ledger.set_run(start, slots * units, block);
+        self.ledger.starts().set_run(start, slots * units, block);
         self.tag(tag).slot_units += u64::from(slots * units);
         self.list(run);
         Some((run, tag))
@@ -192,13 +194,14 @@ impl Place {
         let (class, slots) = (entry.class as usize, entry.len());
         let (units, start) = (class_units(class), self.blocks[index].start);
         self.map.clear(start);
-        self.ledger.clear_run(start, slots * units, index);
+        self.ledger.starts().clear_run(start, slots * units, index);
         self.ledger.set_slots(index, start, slots * units, class, None);
         let mut index = index;
         let mut slot = 0;
         while slot < slots {
             let tag = self.runs[run as usize].tag_of(slot);
-            let mut end = slot + 1;
+            // Nothing waits in most of them: then all slots have one tag.
+            let mut end = if self.runs[run as usize].pending == 0 { slots } else { slot + 1 };
             while end < slots && self.runs[run as usize].tag_of(end) == tag {
                 end += 1;
             }
@@ -217,6 +220,7 @@ impl Place {
             index = rest;
             slot = end;
         }
+        self.idle_runs -= 1;
         let pieces = self.runs[run as usize].end();
         self.store.give(pieces);
         self.spare_runs.push(run);
@@ -224,12 +228,13 @@ impl Place {
 
     /// Gives back the empty runs that are kept for the next request of their class; true when there was one.
     pub fn drain(&mut self) -> bool {
-        let mut any = false;
-        for run in 1..self.runs.len() {
+        let any = self.idle_runs > 0;
+        let mut run = 0;
+        while self.idle_runs > 0 && run + 1 < self.runs.len() {
+            run += 1;
             let entry = &self.runs[run];
             if entry.block != NIL && entry.live == 0 {
                 self.dissolve(run as u32);
-                any = true;
             }
         }
         any

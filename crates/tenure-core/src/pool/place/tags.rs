@@ -129,6 +129,7 @@ impl Place {
             self.remove_free(index);
             self.release(index, to);
         }
+        self.relabel_inboxes(from, to);
         if !slots {
             return;
         }

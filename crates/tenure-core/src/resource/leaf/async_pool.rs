@@ -17,8 +17,8 @@ use std::any::Any;
 use tenure_driver::RawStream;
 use tenure_driver::sys::{
     CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, CUmemLocation, CUmemPoolProps,
-    CUmemoryPool, zeroed,
+    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, CUDA_ERROR_NOT_SUPPORTED, CUmemLocation,
+    CUmemPoolProps, CUmemoryPool, zeroed,
 };
 
 use crate::device;
@@ -37,6 +37,8 @@ pub enum HandleType {
     FileDescriptor,
     /// As a fabric handle, between nodes that share one NVLink domain.
     Fabric,
+    /// As either.
+    FileDescriptorOrFabric,
 }
 
 impl HandleType {
@@ -46,6 +48,7 @@ impl HandleType {
             Self::None => 0,
             Self::FileDescriptor => 1,
             Self::Fabric => 8,
+            Self::FileDescriptorOrFabric => 9,
         }
     }
 }
@@ -71,6 +74,8 @@ pub struct AsyncPool {
     /// `CUmemoryPool`, as a number.
     pool: u64,
     owned: bool,
+    /// Its memory is managed.
+    managed: bool,
     device: i32,
     handle_type: HandleType,
     stream_outlives_buffer: bool,
@@ -107,6 +112,7 @@ impl AsyncPool {
         let made = Self {
             pool,
             owned: true,
+            managed: false,
             device,
             handle_type: options.handle_type,
             stream_outlives_buffer: options.stream_outlives_buffer,
@@ -135,6 +141,7 @@ impl AsyncPool {
         let view = Self {
             pool,
             owned: false,
+            managed: false,
             device,
             handle_type: HandleType::None,
             stream_outlives_buffer: false,
@@ -154,6 +161,38 @@ impl AsyncPool {
         let pool = device::on(device, || Ok(device::driver()?.device_default_pool(device)? as u64))?;
         // SAFETY: a device's default pool is never destroyed.
         unsafe { Self::view(device, pool) }
+    }
+
+    /// A view of the device's default pool of managed memory. What it has free stays in it at synchronisations from now on,
+    /// for everybody who uses that pool.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where the driver (before CUDA 13) or the device (without concurrent access to managed memory)
+    /// has no such pool; otherwise as [`view`](Self::view).
+    pub fn managed_of_default(device: i32) -> Result<Self> {
+        let device = device::check(device)?;
+        device::require_pools(device, "cuda_async_managed")?;
+        let lacking = |why: &str| {
+            Err(Error::Unsupported(format!(
+                "device {device} has no pool of managed memory: {why}; use managed memory under tenure's pool"
+            )))
+        };
+        let driver = device::driver()?;
+        if !driver.has("cuMemGetDefaultMemPool") {
+            return lacking("the driver is older than CUDA 13");
+        }
+        if !driver.device(device)?.properties()?.capabilities.concurrent_managed {
+            return lacking("host and device cannot use managed memory at the same time here");
+        }
+        let pool = match device::on(device, || Ok(driver.device_default_managed_pool(device)? as u64)) {
+            Err(Error::Device(e)) if e.code == CUDA_ERROR_NOT_SUPPORTED => return lacking("the driver says so"),
+            pool => pool?,
+        };
+        // SAFETY: a device's default pool is never destroyed.
+        let mut view = unsafe { Self::view(device, pool) }?;
+        view.managed = true;
+        view.set_release_threshold(u64::MAX)?;
+        Ok(view)
     }
 
     fn raw(&self) -> CUmemoryPool {
@@ -301,7 +340,11 @@ impl Drop for AsyncPool {
 
 impl MemoryResource for AsyncPool {
     fn kind(&self) -> &'static str {
-        if self.owned { "cuda_async" } else { "cuda_async_view" }
+        match (self.owned, self.managed) {
+            (true, _) => "cuda_async",
+            (false, false) => "cuda_async_view",
+            (false, true) => "cuda_async_managed",
+        }
     }
 
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
@@ -352,6 +395,8 @@ impl MemoryResource for AsyncPool {
     fn properties(&self) -> Properties {
         Properties {
             device_accessible: true,
+            host_accessible: self.managed,
+            managed: self.managed,
             stream_ordered: true,
             exportable: self.handle_type != HandleType::None,
             ..Properties::default()

@@ -101,6 +101,11 @@ fn virtual_memory() -> bool {
     std::env::var_os("TENURE_SIM_VIRTUAL_MEMORY").is_none_or(|v| v != "0")
 }
 
+/// Whether the devices say that they can use ordinary memory of the host: `TENURE_SIM_PAGEABLE_ACCESS=1` makes them so.
+pub(super) fn pageable_access() -> bool {
+    std::env::var_os("TENURE_SIM_PAGEABLE_ACCESS").is_some_and(|v| v != "0")
+}
+
 pub(in crate::sim) unsafe extern "C" fn cuDeviceGetAttribute(
     value: *mut c_int,
     attribute: CUdevice_attribute,
@@ -118,7 +123,8 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGetAttribute(
             | CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED
             | CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
             CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => c_int::from(virtual_memory()),
-            // No sharing with other processes or with network cards, no access to ordinary host memory.
+            CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS => c_int::from(pageable_access()),
+            // No sharing with other processes or with network cards.
             0 => return Err(INVALID_VALUE),
             _ => 0,
         });

@@ -2,11 +2,13 @@
 
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
+use super::device::pageable_access;
 use super::out;
 use crate::sim::codes::*;
 use crate::sim::machine::enter;
 use crate::sim::memory::{Block, Owner};
 use crate::sim::op::Work;
+use crate::sim::queue::Locked;
 use crate::sys::*;
 use crate::table::CallId;
 
@@ -110,13 +112,42 @@ pub(in crate::sim) unsafe extern "C" fn cuMemPrefetchAsync(
         } else if location.type_ != CU_MEM_LOCATION_TYPE_HOST {
             return Err(INVALID_VALUE);
         }
-        let managed = |b: &Block, at: u64| b.owner == Owner::Managed && bytes as u64 <= b.len - (address - at);
-        if flags != 0 || bytes == 0 || !m.memory.find(address).is_some_and(|(at, b)| managed(b, at)) {
+        if flags != 0 || !migrates(m, address, bytes) {
             return Err(INVALID_VALUE);
         }
         m.submit(uid, Work::Marker, Vec::new(), &[])?;
         Ok(())
     })
+}
+
+pub(in crate::sim) unsafe extern "C" fn cuMemAdvise(
+    address: CUdeviceptr,
+    bytes: usize,
+    advice: CUmem_advise,
+    location: CUmemLocation,
+) -> CUresult {
+    enter(CallId::cuMemAdvise, |m| {
+        m.current()?;
+        if location.type_ == CU_MEM_LOCATION_TYPE_DEVICE {
+            m.device(location.id)?;
+        } else if location.type_ != CU_MEM_LOCATION_TYPE_HOST {
+            return Err(INVALID_VALUE);
+        }
+        // Where memory is at home makes no difference here: it is all the host's.
+        if advice == 0 || advice > 6 || !migrates(m, address, bytes) {
+            return Err(INVALID_VALUE);
+        }
+        Ok(())
+    })
+}
+
+/// Whether a range is memory that migrates: managed, or ordinary memory of the host where the devices can use that.
+fn migrates(m: &Locked, address: u64, bytes: usize) -> bool {
+    bytes != 0
+        && match m.memory.find(address) {
+            Some((at, b)) => m.is_managed(b.owner) && bytes as u64 <= b.len - (address - at),
+            None => pageable_access() && m.is_host(address),
+        }
 }
 
 pub(in crate::sim) unsafe extern "C" fn cuMemHostAlloc(

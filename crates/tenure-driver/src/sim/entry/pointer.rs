@@ -95,7 +95,7 @@ unsafe fn answer(
             out!(data.cast::<CUdeviceptr>()).set(if known { address } else { 0 });
         }
         CU_POINTER_ATTRIBUTE_HOST_POINTER => {
-            let visible = host || owner == Some(Owner::Managed);
+            let visible = host || owner.is_some_and(|owner| m.is_managed(owner));
             if known && !visible {
                 return Err(INVALID_VALUE);
             }
@@ -103,7 +103,7 @@ unsafe fn answer(
         }
         CU_POINTER_ATTRIBUTE_BUFFER_ID => out!(data.cast::<u64>()).set(what.map_or(0, |w| w.id)),
         CU_POINTER_ATTRIBUTE_IS_MANAGED => {
-            out!(data.cast::<u8>()).set(u8::from(owner == Some(Owner::Managed)));
+            out!(data.cast::<u8>()).set(u8::from(owner.is_some_and(|owner| m.is_managed(owner))));
         }
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
             out!(data.cast::<c_int>()).set(what.map_or(-2, |w| w.device as c_int));

@@ -233,6 +233,28 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGetDefaultMemPool(
     })
 }
 
+pub(in crate::sim) unsafe extern "C" fn cuMemGetDefaultMemPool(
+    pool: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> CUresult {
+    enter(CallId::cuMemGetDefaultMemPool, |m| {
+        let pool = out!(pool);
+        let location = input!(location);
+        if location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
+            return Err(INVALID_VALUE);
+        }
+        let device = m.device(location.id)?;
+        let handle = match kind {
+            CU_MEM_ALLOCATION_TYPE_PINNED => m.devices[device].default_pool,
+            CU_MEM_ALLOCATION_TYPE_MANAGED => m.managed_pool(device),
+            _ => return Err(INVALID_VALUE),
+        };
+        pool.set(handle as CUmemoryPool);
+        Ok(())
+    })
+}
+
 pub(in crate::sim) unsafe extern "C" fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice) -> CUresult {
     enter(CallId::cuDeviceGetMemPool, |m| {
         let pool = out!(pool);

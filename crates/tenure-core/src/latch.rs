@@ -1,7 +1,7 @@
 //! A lock for a few nanoseconds: one exchange and one store.
 //!
 //! `parking_lot`'s mutex costs two exchanges, and a pair of allocation and free passes here twice. Nothing is called or
-//! waited for while it is held but the pool's own short lock; whoever waits spins and then yields.
+//! waited for while it is held but a short lock of the same owner; whoever waits spins and then yields.
 //! Checked by loom (`tests/loom_cache.rs`).
 //!
 //! Unsafe in this file: the cell that the latch guards.
@@ -14,7 +14,7 @@ use crate::sync::{spin_loop, yield_now};
 
 /// See the module.
 #[derive(Default)]
-pub(in crate::pool) struct Latch<T> {
+pub(crate) struct Latch<T> {
     shut: AtomicBool,
     guarded: UnsafeCell<T>,
 }
@@ -23,14 +23,14 @@ pub(in crate::pool) struct Latch<T> {
 unsafe impl<T: Send> Sync for Latch<T> {}
 
 /// The latch, held.
-pub(in crate::pool) struct Hold<'a, T> {
+pub(crate) struct Hold<'a, T> {
     latch: &'a Latch<T>,
 }
 
 impl<T> Latch<T> {
     /// Holds it, if nobody else does.
     #[inline(always)]
-    pub(in crate::pool) fn try_hold(&self) -> Option<Hold<'_, T>> {
+    pub(crate) fn try_hold(&self) -> Option<Hold<'_, T>> {
         // Made only where it is ours: one that is dropped lets go.
         let open = self.shut.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         open.ok().map(|_| Hold { latch: self })
@@ -38,7 +38,7 @@ impl<T> Latch<T> {
 
     /// Holds it.
     #[inline]
-    pub(in crate::pool) fn hold(&self) -> Hold<'_, T> {
+    pub(crate) fn hold(&self) -> Hold<'_, T> {
         match self.try_hold() {
             Some(hold) => hold,
             None => self.wait(),

@@ -1,0 +1,3 @@
+"""``rmm._cuda``: questions to the CUDA runtime."""
+
+from . import gpu as gpu

@@ -1,0 +1,1 @@
+"""``rmm.allocators``: what makes CuPy, Numba and PyTorch take their memory from the current resource."""
