@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::*;
 use serde_json::Value;
-use tenure_core::adaptor::{Limiting, Statistics};
+use tenure_core::adaptor::{Aligned, Limiting, Statistics, ThreadSafe, Tracking};
 use tenure_core::arena::{Arena, ArenaOptions};
 use tenure_core::bins::{Binning, BinningOptions, FixedSize, FixedSizeOptions};
 use tenure_core::buffer::Buffer;
@@ -20,7 +20,7 @@ use tenure_core::error::{Error, OutOfMemory, Payload, Result};
 use tenure_core::observe::{self, By, Tag, Usage, history, pop_tag, push_tag};
 use tenure_core::pool::PoolOptions;
 use tenure_core::resource::callback::{CallbackResource, Callbacks};
-use tenure_core::resource::leaf::{AsyncOptions, AsyncPool, shared};
+use tenure_core::resource::leaf::{AsyncOptions, AsyncPool, SamHeadroom, shared};
 use tenure_core::resource::{Properties, Resource};
 use tenure_core::stack::set_source;
 use tenure_core::stream::{StreamHold, StreamObject, StreamRef};
@@ -108,6 +108,10 @@ fn every_kind() -> Vec<(&'static str, Resource)> {
         ("limiting", resource(Limiting::new(pooled(), 64 * MIB))),
         ("statistics", resource(Statistics::new(pooled()))),
         ("statistics over limiting", resource(Statistics::new(resource(Limiting::new(pooled(), 64 * MIB))))),
+        ("tracking", resource(Tracking::new(pooled(), false))),
+        ("aligned", resource(Aligned::new(pooled(), 4096, 0).unwrap())),
+        ("thread safe", resource(ThreadSafe::new(pooled()))),
+        ("sam headroom", resource(SamHeadroom::new(MIB))),
         ("callback", resource(CallbackResource::new(Box::new(HandOn(pooled())), Some(0), properties))),
     ]
 }

@@ -22,6 +22,7 @@ use super::account::Account;
 use super::book::{self, Entry};
 use super::history::{self, Event};
 use super::{HISTORY, STACKS, is_on, wants};
+use crate::resource::callback::CallbackResource;
 use crate::resource::registry;
 use crate::resource::{Block, Info, Live};
 
@@ -47,7 +48,8 @@ pub(super) struct Layer {
     pub(super) stack: String,
     pub(super) device: Option<i32>,
     pub(super) upstream: u64,
-    pub(super) info: Info,
+    /// `None` where it was not asked.
+    pub(super) info: Option<Info>,
     pub(super) ranges: Vec<(u64, u64)>,
     pub(super) free: Vec<(u64, u64)>,
 }
@@ -79,8 +81,18 @@ fn gaps(ranges: &[(u64, u64)], mut live: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     free
 }
 
+/// Which resources are asked for their figures.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// All.
+    All,
+    /// Those that hold memory by themselves and ask nobody: no user function is called, and no turn waited for, since who
+    /// looks may be inside a call that has one.
+    Stores,
+}
+
 /// Looks at everything. At most `most` blocks are looked at.
-pub(super) fn look(most: usize) -> Picture {
+pub(super) fn look(most: usize, ask: Ask) -> Picture {
     let mut layers = Vec::new();
     let mut blocks: Vec<Seen> = Vec::new();
     // An address that goes through several hands while the walks go on is there once, as it was seen last.
@@ -88,7 +100,10 @@ pub(super) fn look(most: usize) -> Picture {
     registry::for_each(|resource| {
         let (id, body) = (resource.id(), resource.body());
         // Before the walk: it gives back what threads have at hand, and the figures are of about the same moment then.
-        let info = body.info();
+        let ranges = body.held_ranges();
+        let is_store = !ranges.is_empty() || body.upstream().is_none();
+        let is_asked = ask == Ask::All || (is_store && resource.downcast::<CallbackResource>().is_none());
+        let info = is_asked.then(|| body.info());
         let mut live = Vec::new();
         body.each_block(&mut |Live { block, held, stream }| {
             live.push((block.ptr, held));
@@ -102,7 +117,6 @@ pub(super) fn look(most: usize) -> Picture {
                 Slot::Vacant(_) => {}
             }
         });
-        let ranges = body.held_ranges();
         let free = gaps(&ranges, live);
         layers.push(Layer {
             id,
@@ -171,22 +185,27 @@ fn stack(frames: Option<&super::stack::Stack>) -> Value {
 }
 
 impl Layer {
+    /// The figures; zeros where they were not asked.
+    pub(super) fn figures(&self) -> Info {
+        self.info.unwrap_or_default()
+    }
+
     pub(super) fn json(&self) -> Value {
-        let info = &self.info;
+        let info = self.info.as_ref();
         json!({
             "id": self.id,
             "kind": self.kind,
             "stack": self.stack,
             "device": self.device,
             "upstream": id_or_null(self.upstream),
-            "live_bytes": info.live_bytes,
-            "live_count": info.live_count,
-            "cached_bytes": info.cached_bytes,
-            "reserved_bytes": info.reserved_bytes,
-            "largest_free_bytes": info.largest_free_bytes,
-            "unproven_bytes": info.unproven_bytes,
-            "peak_live_bytes": info.peak_live_bytes,
-            "peak_reserved_bytes": info.peak_reserved_bytes,
+            "live_bytes": info.map(|info| info.live_bytes),
+            "live_count": info.map(|info| info.live_count),
+            "cached_bytes": info.map(|info| info.cached_bytes),
+            "reserved_bytes": info.map(|info| info.reserved_bytes),
+            "largest_free_bytes": info.map(|info| info.largest_free_bytes),
+            "unproven_bytes": info.map(|info| info.unproven_bytes),
+            "peak_live_bytes": info.map(|info| info.peak_live_bytes),
+            "peak_reserved_bytes": info.map(|info| info.peak_reserved_bytes),
             "reserved": ranges(&self.ranges),
             "free": ranges(&self.free),
         })
@@ -242,7 +261,7 @@ fn list(out: &mut String, name: &str, entries: impl Iterator<Item = Value>) {
 
 /// Everything, as JSON: resources, live blocks, threads and the recorded events.
 pub fn text() -> String {
-    let picture = look(usize::MAX);
+    let picture = look(usize::MAX, Ask::All);
     let (events, dropped) = history::events();
     let threads = super::usage(super::By::Thread);
     let head = json!({

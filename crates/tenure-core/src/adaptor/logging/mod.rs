@@ -98,7 +98,7 @@ pub fn finish_all() {
 
 /// What the program calls the work that the calling thread does.
 fn tag() -> Option<String> {
-    None
+    crate::observe::current_tag()
 }
 
 impl Logging {
