@@ -5,6 +5,7 @@
 //!                     | magazine of stream B:  ...
 //!                     | outbox:  pieces of A that were freed on B
 //!                     | parked:  the last large block, freed on A
+//!                     | plot of stream A:  large free memory that this thread divides    (only in a crowd)
 //!                     | credit:  bytes that are not in the pool's figures yet
 //!   thread 2 --> desk | ...
 //!                          |  full, needed elsewhere, or another large size: given back in one go
@@ -18,6 +19,12 @@
 //!
 //! **A large block** is worth a place where it merges. So a desk parks one, and gives it back as soon as it is asked for
 //! anything else; a loop that allocates and frees one size meets the same block, and the placer sees no difference.
+//!
+//! **In a crowd** this is not enough: of random large sizes hardly one meets the block that is parked, and threads that come to
+//! the placer each time wait for each other there. A desk that finds the pool's lock taken again and again counts as
+//! *crowded*. It then gets a *plot* for its stream ([`Plot`]): the placer lends it large free memory, a share more each time it
+//! does not suffice, and the desk cuts and merges in it without the lock. Its magazines of small sizes become larger too, and it
+//! tells the figures of live bytes in larger steps. When plots are given up: `crowd.rs`.
 //!
 //! **Invariants**
 //! * I2: what is in the magazine of a stream was freed in that stream's order, and goes back with its tag.
