@@ -226,10 +226,7 @@ impl Pool {
             AtHand => Ok(self.at_hand(climb)),
             Harvest if !std::mem::replace(&mut climb.harvested, true) => self.harvest(climb),
             Aged if !std::mem::replace(&mut climb.aged, true) => self.prove_aged(climb),
-            Drain
-                if !std::mem::replace(&mut climb.drained, true)
-                    && self.to_drain(climb).is_some_and(|d| self.drain(d)) =>
-            {
+            Drain if !std::mem::replace(&mut climb.drained, true) && self.drain(self.to_drain(climb)) => {
                 climb.harvested = false;
                 Ok(Step::Again)
             }
@@ -251,21 +248,22 @@ impl Pool {
         }
     }
 
-    /// What threads have at hand, and what they divide where that is much of the pool. `None` where the pool had better grow.
-    fn to_drain(&self, climb: &mut Climb<'_>) -> Option<Which> {
+    /// What threads have at hand, and what they divide where that is much of the pool. Of a crowd every other time only what
+    /// ended threads left: the pool had better grow.
+    fn to_drain(&self, climb: &mut Climb<'_>) -> Which {
         let (_, idle) = self.cache.plots();
         if idle > 0 && idle >= self.pages.reserved() / PLOTS_SHARE {
-            return Some(Which::All);
+            return Which::All;
         }
         let is_crowded = self.cache.drawer(Lock::Wait).is_some_and(|drawer| drawer.is_crowded());
         if !is_crowded && idle > 0 {
-            return Some(Which::All);
+            return Which::All;
         }
         if is_crowded && !self.plots.may_empty() {
             climb.spared = true;
-            return None;
+            return Which::Left;
         }
-        Some(Which::Pieces)
+        Which::Pieces
     }
 
     /// The tags and the stamp of an asker.
