@@ -118,6 +118,8 @@ pub(super) struct Climb<'a> {
     drained: bool,
     /// The desks were left alone, so that the pool would grow.
     spared: bool,
+    /// Threads are in each other's way.
+    crowded: bool,
     aged: bool,
     proofs: usize,
     asks: usize,
@@ -177,6 +179,7 @@ impl Pool {
             harvested: false,
             drained: false,
             spared: false,
+            crowded: self.cache.drawer(Lock::Wait).is_some_and(|drawer| drawer.is_crowded()),
             aged: false,
             proofs: 0,
             asks: 0,
@@ -255,7 +258,7 @@ impl Pool {
         if idle > 0 && idle >= self.pages.reserved() / PLOTS_SHARE {
             return Which::All;
         }
-        let is_crowded = self.cache.drawer(Lock::Wait).is_some_and(|drawer| drawer.is_crowded());
+        let is_crowded = climb.crowded;
         if !is_crowded && idle > 0 {
             return Which::All;
         }
