@@ -350,9 +350,16 @@ impl Drawer {
                 out.pieces.extend(stack.pieces.drain(..).map(|held| (held, magazine.stamp)));
                 stack.wants = 0;
             }
-            if plots {
-                out.plots.extend(magazine.plot.take().map(|plot| *plot));
-            }
+        }
+        if plots {
+            self.take_plots(|_| true, out);
+        }
+    }
+
+    /// Takes out the plots that are asked for.
+    fn take_plots(&mut self, which: impl Fn(&Plot) -> bool, out: &mut Collected) {
+        for magazine in &mut self.magazines {
+            out.plots.extend(magazine.plot.take_if(|plot| which(plot)).map(|plot| *plot));
         }
     }
 
@@ -517,9 +524,8 @@ impl Cache {
                 Which::Waiting(key) => drawer.hand_in(key, false, &mut collected),
                 Which::All | Which::Left => drawer.empty(true, &mut collected),
                 Which::Pieces => drawer.empty(false, &mut collected),
-                Which::Plots => {
-                    collected.plots.extend(drawer.magazines.iter_mut().filter_map(|m| m.plot.take().map(|plot| *plot)))
-                }
+                Which::Plots => drawer.take_plots(|_| true, &mut collected),
+                Which::Idle => drawer.take_plots(|plot| plot.is_idle(), &mut collected),
             }
             if left {
                 drawer.empty(true, &mut collected);
@@ -531,16 +537,16 @@ impl Cache {
         collected
     }
 
-    /// How many plots there are, and bytes that are free in them.
+    /// How many plots there are, and how many of them are idle.
     pub(super) fn plots(&self) -> (u64, u64) {
-        let (mut count, mut units) = (0, 0);
+        let (mut count, mut idle) = (0, 0);
         for desk in self.desks.lock().iter() {
             let drawer = desk.drawer.hold();
             for plot in drawer.magazines.iter().filter_map(|m| m.plot.as_ref()) {
-                (count, units) = (count + 1, units + plot.free_units());
+                (count, idle) = (count + 1, idle + u64::from(plot.is_idle()));
             }
         }
-        (count, units * UNIT)
+        (count, idle)
     }
 
     /// The pool ends: nobody may look for a desk of it any more.
@@ -562,6 +568,8 @@ pub(super) enum Which {
     Pieces,
     /// Plots alone.
     Plots,
+    /// Plots that little is left in.
+    Idle,
     /// Of threads that have ended.
     Left,
     /// What was freed in the order of a stream that is about to end.

@@ -9,12 +9,6 @@ use crate::pool::turn::Turn;
 use crate::pool::{Pool, State};
 use crate::resource::Request;
 
-/// What a growth takes at least where threads are in each other's way: this share of what there is, and no more than
-/// [`CROWD_GROWTH`] bytes.
-const CROWD_SHARE: u64 = 16;
-/// See [`CROWD_SHARE`].
-const CROWD_GROWTH: u64 = 64 << 20;
-
 impl Pool {
     pub(super) fn grow(&self, climb: &Climb<'_>) -> Result<Step> {
         let turn = self.turns.take()?;
@@ -45,10 +39,7 @@ impl Pool {
                 None => return Ok(Step::Nothing("the limit is reached")),
             }
         };
-        // In a crowd all threads are about to want more: one growth for many.
-        let share =
-            if climb.crowded && zone == LARGE { (self.pages.reserved() / CROWD_SHARE).min(CROWD_GROWTH) } else { 0 };
-        let plan = match self.take_pages(plan, share)? {
+        let plan = match self.take_pages(plan)? {
             Some(plan) => plan,
             None => return Ok(Step::Nothing("there was no more to be had")),
         };
@@ -71,12 +62,12 @@ impl Pool {
         Ok(offset.map_or(Step::Again, |offset| Step::Served(self.pages.ptr_of(offset))))
     }
 
-    /// Takes what the plan says, at least `share` and rounded up to the unit of growth where that can be had.
+    /// Takes what the plan says, rounded up to the unit of growth where that can be had.
     ///
     /// # Errors
     /// Any but out of memory, which is the answer `None`.
-    pub(in crate::pool) fn take_pages(&self, plan: Plan, share: u64) -> Result<Option<Plan>> {
-        for plan in [self.generous(plan, share), Some(plan)].into_iter().flatten() {
+    pub(in crate::pool) fn take_pages(&self, plan: Plan) -> Result<Option<Plan>> {
+        for plan in [self.generous(plan), Some(plan)].into_iter().flatten() {
             match self.pages.grow(plan, self.options.maximum_bytes, &self.upstream) {
                 Ok(plan) => return Ok(Some(plan)),
                 Err(e) if e.is_out_of_memory() => {}
@@ -88,10 +79,10 @@ impl Pool {
 
     /// A plan rounded up to the unit of growth and to what a growth takes at least; `None` where that changes nothing or does
     /// not fit.
-    fn generous(&self, plan: Plan, share: u64) -> Option<Plan> {
+    fn generous(&self, plan: Plan) -> Option<Plan> {
         let grain = if matches!(self.pages, Pages::Virtual(_)) { PAGE } else { UNIT };
         let unit = self.options.chunk_bytes.max(1);
-        let least = self.options.growth_bytes.max(share).checked_next_multiple_of(grain)?;
+        let least = self.options.growth_bytes.checked_next_multiple_of(grain)?;
         let left = self.limit().saturating_sub(self.lock().place.mapped_bytes());
         let bytes = plan.bytes.max(least).checked_next_multiple_of(unit)?;
         let room = match &self.pages {

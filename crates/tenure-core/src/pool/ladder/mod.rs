@@ -47,9 +47,6 @@ const PROOFS: usize = 4;
 /// How often one request asks the rest of the process for memory: what they say they gave may not be what it needs.
 const ASKS: usize = 8;
 
-/// The part of a pool that may be free in plots before it grows.
-const PLOTS_SHARE: u64 = 2;
-
 /// What came of a step.
 pub(super) enum Step {
     /// The request is served.
@@ -251,22 +248,21 @@ impl Pool {
         }
     }
 
-    /// What threads have at hand, and what they divide where that is much of the pool. Of a crowd every other time only what
-    /// ended threads left: the pool had better grow.
+    /// What goes back before the pool grows: what threads have at hand and what they divide. A crowd gives up plots only that
+    /// hardly anything is left in, and every other time its desks are left alone: the pool had better grow.
     fn to_drain(&self, climb: &mut Climb<'_>) -> Which {
-        let (_, idle) = self.cache.plots();
-        if idle > 0 && idle >= self.pages.reserved() / PLOTS_SHARE {
-            return Which::All;
+        let (plots, idle) = self.cache.plots();
+        if !climb.crowded {
+            return if plots > 0 { Which::All } else { Which::Pieces };
         }
-        let is_crowded = climb.crowded;
-        if !is_crowded && idle > 0 {
-            return Which::All;
+        climb.spared = true;
+        if idle > 0 {
+            Which::Idle
+        } else if self.plots.may_empty() {
+            Which::Pieces
+        } else {
+            Which::Left
         }
-        if is_crowded && !self.plots.may_empty() {
-            climb.spared = true;
-            return Which::Left;
-        }
-        Which::Pieces
     }
 
     /// The tags and the stamp of an asker.
