@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import sys
 import threading
 import weakref
 
@@ -213,7 +212,7 @@ def test_asked_until_it_fits(limited):
     # Nothing fails: nobody is asked.
     assert DeviceBuffer(size=100, mr=asking).size == 100 and len(asked) == 2
     cache.clear()
-    with pytest.raises(tenure.OutOfMemoryError, match="failure callback.*gave up") as caught:
+    with pytest.raises(tenure.OutOfMemoryError, match=r"failure callback.*gave up") as caught:
         asking.allocate(2 * MiB)
     assert caught.value.requested == 2 * MiB and len(asked) == 3
 
@@ -689,7 +688,12 @@ def test_a_callback_may_come_back_to_its_turn(cuda):
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             failing.allocate(10)
-    thread = threading.Thread(target=lambda: pytest.raises(ZeroDivisionError, failing.allocate, 10))
+
+    def fail():
+        with pytest.raises(ZeroDivisionError):
+            failing.allocate(10)
+
+    thread = threading.Thread(target=fail)
     thread.start()
     thread.join(20)
     assert not thread.is_alive()
