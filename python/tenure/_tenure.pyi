@@ -60,6 +60,9 @@ from . import (
     synchronize as synchronize,
 )
 from .mr import (
+    AlignedResourceAdaptor as AlignedResourceAdaptor,
+)
+from .mr import (
     ArenaMemoryResource as ArenaMemoryResource,
 )
 from .mr import (
@@ -67,6 +70,9 @@ from .mr import (
 )
 from .mr import (
     CallbackMemoryResource as CallbackMemoryResource,
+)
+from .mr import (
+    CudaAsyncManagedMemoryResource as CudaAsyncManagedMemoryResource,
 )
 from .mr import (
     CudaAsyncMemoryResource as CudaAsyncMemoryResource,
@@ -79,6 +85,9 @@ from .mr import (
 )
 from .mr import (
     DeviceMemoryResource as DeviceMemoryResource,
+)
+from .mr import (
+    FailureCallbackResourceAdaptor as FailureCallbackResourceAdaptor,
 )
 from .mr import (
     FixedSizeMemoryResource as FixedSizeMemoryResource,
@@ -99,6 +108,12 @@ from .mr import (
     PoolMemoryResource as PoolMemoryResource,
 )
 from .mr import (
+    PrefetchResourceAdaptor as PrefetchResourceAdaptor,
+)
+from .mr import (
+    SamHeadroomMemoryResource as SamHeadroomMemoryResource,
+)
+from .mr import (
     Statistics as Statistics,
 )
 from .mr import (
@@ -106,6 +121,12 @@ from .mr import (
 )
 from .mr import (
     SystemMemoryResource as SystemMemoryResource,
+)
+from .mr import (
+    ThreadSafeResourceAdaptor as ThreadSafeResourceAdaptor,
+)
+from .mr import (
+    TrackingResourceAdaptor as TrackingResourceAdaptor,
 )
 from .mr import (
     UpstreamResourceAdaptor as UpstreamResourceAdaptor,

@@ -339,6 +339,7 @@ class TrackingResourceAdaptor(UpstreamResourceAdaptor):
     def log_outstanding_allocations(self) -> None:
         """Hands that text to ``logging.getLogger("tenure")`` at level ``DEBUG``."""
 
+@disjoint_base
 class FailureCallbackResourceAdaptor(UpstreamResourceAdaptor):
     """Asks a function before a request fails for want of memory: ``callback(nbytes)`` returns whether to try again.
 
@@ -382,9 +383,7 @@ class AlignedResourceAdaptor(UpstreamResourceAdaptor):
     """Raises the alignment of what is large enough. The upstream aligns: no byte is asked for beyond the request. (RMM has this
     in C++ only.)"""
 
-    def __init__(
-        self, upstream_mr: DeviceMemoryResource, alignment: _Size = 256, alignment_threshold: _Size = 0
-    ) -> None:
+    def __init__(self, upstream_mr: DeviceMemoryResource, alignment: _Size = 256, alignment_threshold: _Size = 0) -> None:
         """``alignment``: a power of two up to 2 MiB; what is below 256 is 256. ``alignment_threshold``: blocks of fewer bytes
         are left as they are."""
     @property

@@ -135,7 +135,9 @@ fn hints_alignments_and_turns() {
     assert_eq!((sam.kind().as_str(), sam.property("headroom").unwrap()), ("sam_headroom", 1 << 20));
     drop(DeviceBuffer::new_in(100, &stream, &sam).unwrap());
     match AsyncPool::managed(&here) {
-        Ok(managed) => assert!(!managed.pool_handle().unwrap().is_null() && managed.properties().unwrap().is_managed()),
+        Ok(managed) => {
+            assert!(!managed.pool_handle().unwrap().is_null() && managed.properties().unwrap().host_accessible())
+        }
         Err(Error::Unsupported(text)) => assert!(text.contains("managed"), "{text}"),
         Err(e) => panic!("{e}"),
     }
