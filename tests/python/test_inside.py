@@ -387,6 +387,7 @@ def test_a_log_has_the_tag_of_each_row(cuda, tmp_path):
     with tenure.tag("py logged"):
         buffer = tenure.DeviceBuffer(size=1000, mr=logged)
     del buffer
-    rows = [row.split(",")[-1] for row in path.read_text().splitlines()[1:]]
+    (file,) = tmp_path.iterdir()
+    rows = [row.split(",")[-1] for row in file.read_text().splitlines()[1:]]
     assert rows[0].strip().strip('"') == "py logged"
     assert rows[1].strip().strip('"') == ""
