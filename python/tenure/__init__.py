@@ -62,8 +62,8 @@ from ._tenure import (  # noqa: E402
     parse_bytes,
     set_current_device,
     synchronize,
-    to_device,
     tag,
+    to_device,
 )
 
 __version__ = library_version()

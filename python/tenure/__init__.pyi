@@ -17,10 +17,10 @@ from typing_extensions import Buffer, CapsuleType, disjoint_base
 from . import logger as logger
 from . import mr as mr
 from . import sim as sim
+from . import statistics as statistics
 from ._flags import CudaStreamFlags as CudaStreamFlags
 from .allocators import disable as disable
 from .allocators import enable as enable
-from . import statistics as statistics
 from .mr import DeviceMemoryResource
 
 __all__ = [
@@ -633,9 +633,7 @@ def device_info(device: int | None = None) -> dict[str, Any]:
     """What a device is: ``name``, ``free_bytes``, ``total_bytes``, ``simulated``, ``virtual_memory``, ``memory_pools``,
     ``managed_memory``, ``pageable_access``, ``compute_capability``."""
 
-def enable_logging(
-    log_file_name: str | os.PathLike[str] | None = None, devices: int | Iterable[int] | None = None
-) -> None:
+def enable_logging(log_file_name: str | os.PathLike[str] | None = None, devices: int | Iterable[int] | None = None) -> None:
     """Puts a ``tenure.mr.LoggingResourceAdaptor`` over the current resource of each device: of ``devices``, or of those that have
     been given a resource and the current one. A device that logs already is left alone. Each file has ``.devN`` before its
     extension; without a name ``RMM_LOG_FILE`` gives it. Where one of the files cannot be written, no device's resource changes."""

@@ -61,5 +61,9 @@ class CudaError(RuntimeError):
         self.call = call
 
 
-for _class in (OutOfMemoryError, OwnershipError, CudaError):
+class NothingPushedError(IndexError, ValueError):
+    """``pop_counters`` without a ``push_counters`` before it; RMM's programs catch an ``IndexError``."""
+
+
+for _class in (OutOfMemoryError, OwnershipError, CudaError, NothingPushedError):
     _class.__module__ = "tenure"

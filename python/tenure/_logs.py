@@ -19,15 +19,11 @@ def _devices_in_use() -> list[int]:
     """The devices that have been given a resource, and the current one."""
     current = get_current_device()
     return [
-        device
-        for device in range(device_count())
-        if device == current or mr.get_per_device_resource(device).kind != "cuda"
+        device for device in range(device_count()) if device == current or mr.get_per_device_resource(device).kind != "cuda"
     ]
 
 
-def enable_logging(
-    log_file_name: str | os.PathLike[str] | None = None, devices: int | Iterable[int] | None = None
-) -> None:
+def enable_logging(log_file_name: str | os.PathLike[str] | None = None, devices: int | Iterable[int] | None = None) -> None:
     if devices is None:
         chosen = _devices_in_use()
     else:
@@ -67,13 +63,15 @@ def disable_logging() -> None:
     for device in range(device_count()):
         now = mr.get_per_device_resource(device)
         if isinstance(now, mr.LoggingResourceAdaptor):
-            mr.set_per_device_resource(device, now.get_upstream())
+            upstream = now.get_upstream()
+            # An adaptor always has one; a method of this name may have none to give.
+            if upstream is not None:
+                mr.set_per_device_resource(device, upstream)
             now.flush()
 
 
 def get_log_filenames() -> dict[int, str | None]:
     current = {device: mr.get_per_device_resource(device) for device in _devices_in_use()}
     return {
-        device: now.get_file_name() if isinstance(now, mr.LoggingResourceAdaptor) else None
-        for device, now in current.items()
+        device: now.get_file_name() if isinstance(now, mr.LoggingResourceAdaptor) else None for device, now in current.items()
     }

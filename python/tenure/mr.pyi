@@ -7,7 +7,7 @@ names it, in whatever language; the last one out closes it. The names and signat
 import os
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final
 
 from typing_extensions import disjoint_base
 
@@ -386,9 +386,7 @@ class AlignedResourceAdaptor(UpstreamResourceAdaptor):
     """Raises the alignment of what is large enough. The upstream aligns: no byte is asked for beyond the request. (RMM has this
     in C++ only.)"""
 
-    def __init__(
-        self, upstream_mr: DeviceMemoryResource, alignment: _Size = 256, alignment_threshold: _Size = 0
-    ) -> None:
+    def __init__(self, upstream_mr: DeviceMemoryResource, alignment: _Size = 256, alignment_threshold: _Size = 0) -> None:
         """``alignment``: a power of two up to 2 MiB; what is below 256 is 256. ``alignment_threshold``: blocks of fewer bytes
         are left as they are."""
     @property
@@ -403,6 +401,7 @@ class ThreadSafeResourceAdaptor(UpstreamResourceAdaptor):
     functions may come back to this resource on the same thread. (RMM has this in C++ only, and there they wait for ever.)"""
 
     def __init__(self, upstream_mr: DeviceMemoryResource) -> None: ...
+
 class LoggingResourceAdaptor(UpstreamResourceAdaptor):
     """Writes a row of CSV for each allocation and free that goes through: RMM's columns first
     (``Thread,Time,Action,Pointer,Size,Stream``), then device, day, monotonic nanoseconds, stream id, outcome and tag. Each row
@@ -479,6 +478,29 @@ class CallbackMemoryResource(DeviceMemoryResource):
 class MemoryInfo:
     """The figures of a resource, in bytes and in blocks."""
 
+    __match_args__: tuple[
+        Literal["live_bytes"],
+        Literal["cached_bytes"],
+        Literal["reserved_bytes"],
+        Literal["largest_free_bytes"],
+        Literal["peak_live_bytes"],
+        Literal["peak_reserved_bytes"],
+        Literal["live_count"],
+        Literal["unproven_bytes"],
+        Literal["device_proofs"],
+    ]
+    def __new__(
+        cls,
+        live_bytes: int,
+        cached_bytes: int,
+        reserved_bytes: int,
+        largest_free_bytes: int,
+        peak_live_bytes: int,
+        peak_reserved_bytes: int,
+        live_count: int,
+        unproven_bytes: int,
+        device_proofs: int,
+    ) -> Self: ...
     @property
     def live_bytes(self) -> int:
         """Handed out and not given back."""
@@ -515,6 +537,23 @@ class MemoryInfo:
 class Statistics:
     """The counters of a statistics adaptor, in bytes and in blocks."""
 
+    __match_args__: tuple[
+        Literal["current_bytes"],
+        Literal["current_count"],
+        Literal["peak_bytes"],
+        Literal["peak_count"],
+        Literal["total_bytes"],
+        Literal["total_count"],
+    ]
+    def __new__(
+        cls,
+        current_bytes: int,
+        current_count: int,
+        peak_bytes: int,
+        peak_count: int,
+        total_bytes: int,
+        total_count: int,
+    ) -> Self: ...
     @property
     def current_bytes(self) -> int:
         """Bytes alive."""

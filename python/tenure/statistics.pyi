@@ -91,6 +91,8 @@ class ProfilerRecords:
     def report(self, ordered_by: Literal["num_calls", "memory_peak", "memory_total"] = "memory_peak") -> str:
         """The records as a table for people, the highest first."""
 
+def _get_descriptive_name_of_object(obj: object) -> str: ...
+
 default_profiler_records: ProfilerRecords
 """Where a profiler records that was given no records."""
 

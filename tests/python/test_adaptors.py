@@ -97,7 +97,7 @@ def test_stacks_begin_with_python(pool):
         return DeviceBuffer(size=100, mr=tracked)
 
     kept = a_function_of_the_test()
-    (ptr, size, stack), = tracked.get_outstanding_allocations()
+    ((ptr, size, stack),) = tracked.get_outstanding_allocations()
     assert (ptr, size) == (kept.ptr, 100)
     lines = stack.splitlines()
     assert "a_function_of_the_test" in lines[0] and __file__ in lines[0]
@@ -793,7 +793,9 @@ def test_a_driver_without_a_managed_pool_is_told_apart():
         mr.CudaAsyncManagedMemoryResource()
 
 
-@pytest.mark.parametrize("options", [{"enable_ipc": True}, {"enable_fabric": True}, {"enable_ipc": True, "enable_fabric": True}])
+@pytest.mark.parametrize(
+    "options", [{"enable_ipc": True}, {"enable_fabric": True}, {"enable_ipc": True, "enable_fabric": True}]
+)
 def test_handle_types_work_or_say_why(options):
     try:
         pool = mr.CudaAsyncMemoryResource(**options)

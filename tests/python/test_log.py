@@ -245,9 +245,7 @@ def test_a_killed_process_leaves_all_its_rows(tmp_path):
 
 def test_an_exit_loses_nothing_and_ends_the_file(tmp_path):
     code = (
-        "import sys, tenure\n"
-        "tenure.enable_logging(sys.argv[1])\n"
-        "kept = [tenure.DeviceBuffer(size=n + 1) for n in range(100)]\n"
+        "import sys, tenure\ntenure.enable_logging(sys.argv[1])\nkept = [tenure.DeviceBuffer(size=n + 1) for n in range(100)]\n"
     )
     done = run(code, tmp_path / "a.csv")
     assert (done.returncode, done.stderr) == (0, "")

@@ -73,6 +73,8 @@ class Differences:
 
     def __init__(self):
         self.allowed, self.used, self.found = allowed(), set(), []
+        # Modules of tenure.rmm that are not here for want of a library.
+        self.without = []
 
     def add(self, name, kind, text):
         if kind in self.allowed.get(name, ()):
@@ -100,8 +102,9 @@ def top_level(tree):
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             yield node.target.id, node
         elif isinstance(node, ast.Assign):
+            variable = isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in ("TypeVar", "ParamSpec")
             for target in node.targets:
-                if isinstance(target, ast.Name) and target.id != "__all__":
+                if isinstance(target, ast.Name) and target.id != "__all__" and not variable:
                     yield target.id, node
 
 
@@ -121,6 +124,9 @@ def parameters_of(node, bound):
         found.append((spec.kwarg.arg, "**", None))
     return found[1:] if bound else found
 
+
+# What RMM's modules need as well.
+LIBRARIES = ("cupy", "numba", "torch", "cuda")
 
 KINDS = {
     inspect.Parameter.POSITIONAL_ONLY: "positional",
@@ -142,7 +148,8 @@ def compare_signature(differences, name, node, ours, bound):
     if any(kind in ("*", "**") for _, kind, _ in want):
         return  # anything goes there
     special = name.split(".")[-1].startswith("__") and not name.endswith("__init__")
-    if special and all(KINDS[p.kind] == "positional" for p in have) and len(have) == len(want):
+    kinds = [KINDS[p.kind] for p in have]
+    if special and (kinds == ["positional"] * len(want) or kinds == ["*"]):
         return  # the interpreter calls it, by position
     named = {p.name: p for p in have}
     for place, (parameter, kind, default) in enumerate(want):
@@ -171,6 +178,7 @@ def compare_signature(differences, name, node, ours, bound):
 
 
 STUBS = {}
+ANY = "any"
 
 
 def stub_of(module):
@@ -186,6 +194,8 @@ def stub_of(module):
 def result_of(ours, method=None):
     """What tenure's stub says of a result, as text; ``None`` where it cannot be found."""
     if inspect.isclass(ours):
+        if any(cls.__module__.split(".")[0] in LIBRARIES for cls in ours.__mro__):
+            return ANY  # the library's own class says it
         for cls in ours.__mro__:
             tree = stub_of(cls.__module__)
             for node in [] if tree is None else tree.body:
@@ -225,7 +235,7 @@ def compare_result(differences, name, node, ours, method=None):
     have = result_of(ours, method)
     if have is None:
         differences.add(name, "result", "tenure's stubs do not say what it is")
-    elif have != want and not (have == "Self" and want == "DeviceBuffer"):
+    elif have not in (want, ANY) and not (have == "Self" and want == "DeviceBuffer"):
         differences.add(name, "result", f"{have} and not {want}")
 
 
@@ -274,7 +284,10 @@ def compare_module(differences, name, tree):
     try:
         module = importlib.import_module("tenure." + name)
     except ImportError as error:
-        differences.add(name, "module", str(error))
+        if error.name and error.name.split(".")[0] in LIBRARIES:
+            differences.without.append(f"tenure.{name} needs {error.name}")
+        else:
+            differences.add(name, "module", str(error))
         return
     wanted = literal_all(tree)
     if wanted is not None:
@@ -304,8 +317,11 @@ def test_names_signatures_and_defaults(wheel):
     for name, tree in sorted(wheel.items()):
         compare_module(differences, name, tree)
     assert not differences.found, "\n".join(["neither as in RMM nor in the document:", *differences.found])
-    stale = {(name, kind) for name, kinds in differences.allowed.items() for kind in kinds} - differences.used
+    here = {name: kinds for name, kinds in differences.allowed.items() if not any(name in w for w in differences.without)}
+    stale = {(name, kind) for name, kinds in here.items() for kind in kinds} - differences.used
     assert not stale, f"the document names differences that are none: {sorted(stale)}"
+    if differences.without:
+        print("SKIP:", "; ".join(differences.without))
 
 
 def test_the_comparison_notices(wheel):

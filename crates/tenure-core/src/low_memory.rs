@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   a pool is about to fail      -> siblings give back -> ask: each registered callback, newest first, until enough
+//!   a device resource is         -> the same: `Room`
 //!   another library is about to  -> give_back(device, bytes): tenure's pools give back what is idle
 //! ```
 //!
@@ -11,7 +12,8 @@
 
 use std::cell::Cell;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Tried};
+use crate::resource::Request;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 
@@ -83,4 +85,49 @@ pub(crate) fn ask(device: i32, bytes: u64) -> u64 {
         }
     }
     freed
+}
+
+/// How often one request asks others for memory: what they say they gave may not be what it needs.
+const ASKS: usize = 8;
+
+/// Makes room on a device for a request that a resource without memory of its own cannot serve.
+pub(crate) struct Room {
+    device: i32,
+    bytes: u64,
+    asks: usize,
+    tried: Vec<Tried>,
+}
+
+impl Room {
+    /// Room for `request` on `device`; none is made for one that wants to be [alone](Request::ALONE).
+    pub(crate) fn new(request: &Request, device: i32) -> Self {
+        let asks = if request.flags & Request::ALONE == 0 && device >= 0 { ASKS } else { 0 };
+        Self { device, bytes: request.bytes as u64, asks, tried: Vec::new() }
+    }
+
+    /// Asks other pools, then other libraries. True when somebody gave something: the request may be tried again.
+    pub(crate) fn make(&mut self) -> bool {
+        if self.asks == 0 {
+            return false;
+        }
+        self.asks -= 1;
+        self.tried.clear();
+        if crate::pool::trim_pools(self.device, self.bytes, None) > 0 {
+            self.tried.push(Tried { step: "other pools", outcome: "done, and not enough" });
+            return true;
+        }
+        self.tried.push(Tried { step: "other pools", outcome: "nothing was idle there" });
+        let given = ask(self.device, self.bytes) > 0;
+        let outcome = if given { "done, and not enough" } else { "nothing came of it" };
+        self.tried.push(Tried { step: "other libraries", outcome });
+        given
+    }
+
+    /// Adds what was tried to the error of a request for which there was no room.
+    pub(crate) fn explain(self, mut error: Error) -> Error {
+        if let Error::OutOfMemory(detail) = &mut error {
+            detail.tried = self.tried;
+        }
+        error
+    }
 }

@@ -14,14 +14,17 @@
 //!
 //! # Cost
 //! Of a capture: 1 to 10 us for native frames, and what the interpreter takes. Of the lines: the debug information of each
-//! library that a frame lies in is read once per process, which takes up to seconds for a large one.
+//! library that a frame lies in is read once per process, which takes up to seconds for a large one; frames seen before cost
+//! a lookup.
 //!
 //! Unsafe here: the walk over the native frames.
 
 use std::ffi::c_void;
 use std::fmt::Write as _;
 
-use crate::sync::{Arc, RwLock};
+use rustc_hash::FxHashMap;
+
+use crate::sync::{Arc, Lazy, Mutex, RwLock};
 
 /// Tells the frames of an interpreter that are on this thread now: a line for each, `file:line function`, the innermost first;
 /// empty without any.
@@ -72,16 +75,8 @@ impl Stack {
     /// of the library on.
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.interpreted.lines().map(|line| format!("  {line}")).collect();
-        let mut native: Vec<(usize, Vec<String>)> = Vec::with_capacity(self.native.len());
-        for ip in self.native.iter().filter(|ip| **ip != 0) {
-            let mut names = Vec::new();
-            // The address is that of the instruction after the call.
-            backtrace::resolve(ip.wrapping_sub(1) as *mut c_void, |symbol| names.push(text_of(symbol)));
-            if names.is_empty() {
-                names.push("(no name)".to_owned());
-            }
-            native.push((*ip, names));
-        }
+        let native: Vec<(usize, Arc<[String]>)> =
+            self.native.iter().filter(|ip| **ip != 0).map(|ip| (*ip, names_of(*ip))).collect();
         let outside = native.iter().position(|(_, names)| names.iter().any(|name| is_door(name)));
         let outside = outside.or_else(|| native.iter().position(|(_, names)| !names.iter().all(|name| is_own(name))));
         for (ip, names) in &native[outside.unwrap_or(0)..] {
@@ -89,6 +84,33 @@ impl Stack {
         }
         lines
     }
+}
+
+/// The names of frames that were looked up before: a program asks for the same ones again and again.
+static NAMES: Lazy<Mutex<FxHashMap<usize, Arc<[String]>>>> = Lazy::new(Mutex::default);
+
+/// Frames whose names are kept.
+const KEPT: usize = 1 << 16;
+
+/// The functions of a frame, inlined ones first.
+fn names_of(ip: usize) -> Arc<[String]> {
+    if let Some(known) = NAMES.lock().get(&ip) {
+        return known.clone();
+    }
+    let mut names = Vec::new();
+    // The address is that of the instruction after the call.
+    backtrace::resolve(ip.wrapping_sub(1) as *mut c_void, |symbol| names.push(text_of(symbol)));
+    if names.is_empty() {
+        names.push("(no name)".to_owned());
+    }
+    let names: Arc<[String]> = names.into();
+    let mut known = NAMES.lock();
+    // Libraries may come and go at the same addresses: what is old is looked up again sooner or later.
+    if known.len() >= KEPT {
+        known.clear();
+    }
+    known.insert(ip, names.clone());
+    names
 }
 
 /// Whether a frame is a function of the C interface: what lies below it is the engine.

@@ -381,6 +381,47 @@ fn a_logged_program_replays_to_the_same_log() {
     assert_eq!(plain(&echo), plain(&read));
 }
 
+#[test]
+fn a_file_that_somebody_else_empties_is_begun_anew() {
+    let folder = Folder::new();
+    let name = folder.file("log.csv");
+    let log = logging(pool(), &name);
+    let pairs = |n: usize| {
+        for _ in 0..n {
+            let block = log.allocate(100, A, S).expect("memory");
+            log.deallocate(block, 100, A, S).expect("freed");
+        }
+    };
+    for kept in [0, 1, 100, 5000, 50_000] {
+        pairs(400);
+        let file = fs::OpenOptions::new().write(true).open(&name).expect("the log");
+        file.set_len(kept).expect("shortened");
+        pairs(2000);
+        let rows = rows(&name);
+        assert!(rows.len() >= 3000 && rows.last().expect("rows")["Action"] == "free", "{kept}: {}", rows.len());
+    }
+    fs::remove_file(&name).expect("removed");
+    pairs(2000);
+}
+
+#[test]
+fn the_tag_of_the_thread_is_in_its_rows() {
+    let folder = Folder::new();
+    let name = folder.file("log.csv");
+    let log = logging(pool(), &name);
+    let outer = tenure_core::observe::Tag::open("the \"loader\", part 1").expect("a tag");
+    let inner = tenure_core::observe::Tag::open("inner").expect("a tag");
+    let block = log.allocate(100, A, S).expect("memory");
+    drop(inner);
+    log.deallocate(block, 100, A, S).expect("freed");
+    drop(outer);
+    let block = log.allocate(100, A, S).expect("memory");
+    flush(&log);
+    let tags: Vec<_> = rows(&name).iter().map(|row| row["Tag"].clone()).collect();
+    assert_eq!(tags, ["inner", "the \"loader\", part 1", ""]);
+    log.deallocate(block, 100, A, S).expect("freed");
+}
+
 /// Runs `child` in a forked process, which may allocate nothing before it ends and never returns from here.
 fn forked(child: impl FnOnce()) -> libc::pid_t {
     // SAFETY: the child calls only what is meant to be called in a forked child, and leaves by `_exit`.

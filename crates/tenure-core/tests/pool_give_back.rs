@@ -14,7 +14,7 @@ use common::*;
 use tenure_core::error::{Error, OutOfMemory};
 use tenure_core::low_memory;
 use tenure_core::pool::{Pool, PoolOptions};
-use tenure_core::resource::leaf::shared;
+use tenure_core::resource::leaf::{AsyncOptions, AsyncPool, shared};
 use tenure_core::resource::{MemoryResource, Resource};
 use tenure_core::stream::{StreamObject, StreamRef};
 
@@ -214,6 +214,59 @@ fn other_libraries_are_asked_and_ask() {
     assert!((10 * MIB..64 * MIB).contains(&some), "{some}");
     assert_eq!(low_memory::give_back(-1, 0).unwrap(), 160 * MIB - some);
     assert!(matches!(low_memory::give_back(9, 0), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn resources_without_memory_of_their_own_ask_too() {
+    let _machine = machine();
+    let bytes = 200 << 20;
+    let own = |options| resource(AsyncPool::new(options).unwrap());
+    for (name, asker) in [("cuda", shared::cuda().unwrap()), ("async", own(AsyncOptions::default()))] {
+        let idle = shared_pool(PoolOptions { release_threshold: u64::MAX, ..Default::default() });
+        let ptr = allocate(body(&idle), 200 * MIB, LEGACY).unwrap();
+        let refused = oom(asker.allocate(bytes, 256, LEGACY).unwrap_err());
+        assert_eq!(tried(&refused, "other pools"), "nothing was idle there", "{name}");
+        assert_eq!(tried(&refused, "other libraries"), "nothing came of it", "{name}");
+        free(body(&idle), ptr, 200 * MIB, LEGACY);
+        let block = asker.allocate(bytes, 256, LEGACY).unwrap_or_else(|e| panic!("{name}: {e}"));
+        asker.deallocate(block, bytes, 256, LEGACY).unwrap();
+        asker.trim(0).unwrap();
+        // Another library's.
+        let hoard = Arc::new(AtomicU64::new(shared::cuda().unwrap().allocate(bytes, 256, LEGACY).unwrap()));
+        let token = {
+            let hoard = hoard.clone();
+            low_memory::register(Arc::new(move |_, wanted| {
+                assert_eq!(wanted, bytes as u64);
+                match hoard.swap(0, Ordering::SeqCst) {
+                    0 => Ok(0),
+                    ptr => shared::cuda()?.deallocate(ptr, bytes, 256, LEGACY).map(|()| wanted),
+                }
+            }))
+        };
+        let block = asker.allocate(bytes, 256, LEGACY).unwrap_or_else(|e| panic!("{name}: {e}"));
+        low_memory::unregister(token).unwrap();
+        asker.deallocate(block, bytes, 256, LEGACY).unwrap();
+        asker.trim(0).unwrap();
+    }
+}
+
+#[test]
+fn a_pool_over_chunks_asks_others_when_it_is_their_turn() {
+    let _machine = machine();
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = asked.clone();
+    let pool = shared_pool(PoolOptions { plain_chunks: true, ..Default::default() });
+    // Too small for what is asked, but idle: the pool has it exchanged before anybody else is asked.
+    let ptr = allocate(body(&pool), 150 * MIB, LEGACY).unwrap();
+    free(body(&pool), ptr, 150 * MIB, LEGACY);
+    let token = low_memory::register(Arc::new(move |_, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok(0)
+    }));
+    let ptr = allocate(body(&pool), 200 * MIB, LEGACY).expect("its own idle memory goes first");
+    low_memory::unregister(token).unwrap();
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    free(body(&pool), ptr, 200 * MIB, LEGACY);
 }
 
 #[test]

@@ -316,8 +316,8 @@ fn bytes(size: &Bound<'_, PyAny>) -> PyResult<usize> {
 
 /// The allocator of CuPy's that reads the table of current resources once for each allocation.
 #[pyfunction]
-fn tenure_cupy_allocator<'py>(py: Python<'py>, size: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let size = bytes(size)?;
+fn tenure_cupy_allocator<'py>(py: Python<'py>, nbytes: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let size = bytes(nbytes)?;
     let setup = Setup::get(py)?;
     current::sync(py)?;
     setup.allocate(py, size, TENURE_RESOURCE_CURRENT)

@@ -18,6 +18,7 @@ macro_rules! figures {
         impl $name {
             /// As a dataclass of these fields has it.
             #[new]
+            #[allow(clippy::too_many_arguments, reason = "one for each field")]
             fn new($($field: $type),*) -> Self {
                 let mut raw = <$raw>::default();
                 raw.size = size_of::<$raw>();

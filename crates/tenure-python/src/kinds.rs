@@ -375,7 +375,15 @@ impl StatisticsResourceAdaptor {
     }
 
     fn pop_counters(slf: &Bound<'_, Self>) -> PyResult<Statistics> {
-        Self::counters(slf, api().statistics_pop)
+        Self::counters(slf, api().statistics_pop).map_err(|e| {
+            // RMM's class for it is an IndexError, and a wrong call is a ValueError here: it is both.
+            if !e.is_instance_of::<PyValueError>(slf.py()) {
+                return e;
+            }
+            let text = e.value(slf.py()).to_string();
+            let made = slf.py().import("tenure._errors").and_then(|m| m.getattr("NothingPushedError")?.call1((text,)));
+            made.map_or(e, PyErr::from_value)
+        })
     }
 }
 

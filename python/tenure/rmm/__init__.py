@@ -16,12 +16,7 @@ from ._alias import install as install
 from ._alias import installed as installed
 from ._version import __git_commit__ as __git_commit__
 from ._version import __version__ as __version__
-
-# For the time being: until tenure.mr has them.
-try:
-    from .mr import disable_logging, enable_logging, get_log_filenames
-except ImportError:
-    pass
+from .mr import disable_logging, enable_logging, get_log_filenames
 from .pylibrmm.device_buffer import DeviceBuffer
 from .pylibrmm.logger import (
     flush_logger,

@@ -72,7 +72,7 @@ impl Statistics {
         let mut stack = self.enclosing.lock();
         let Some(mut enclosing) = stack.pop() else {
             return Err(Error::invalid(
-                "there are no pushed counters to pop: each pop_counters needs a push_counters before it",
+                "cannot pop the last counter pair: each pop_counters needs a push_counters before it",
             ));
         };
         let all = self.tally.hold_all();

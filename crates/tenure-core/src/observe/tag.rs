@@ -65,6 +65,14 @@ pub fn push_tag(name: &str) -> Result<u64> {
     Ok(token)
 }
 
+/// The innermost tag that this thread has open, while tags are kept.
+pub(crate) fn of_this_thread() -> Option<String> {
+    if !super::wants(TAGS) {
+        return None;
+    }
+    account::mine(|mine| mine.scopes.open().map(Account::name)).flatten()
+}
+
 /// Ends a scope of this thread.
 ///
 /// # Errors

@@ -37,7 +37,7 @@ pub struct Request {
     pub align: usize,
     /// The id of the resource that the *caller* named. It is booked with the block by the layer that books.
     pub owner: u64,
-    /// [`Request::UNPROVEN`] and bits to come.
+    /// [`Request::UNPROVEN`], [`Request::ALONE`].
     pub flags: u32,
 }
 
@@ -45,6 +45,10 @@ impl Request {
     /// On a free: some stream that used the block can no longer be asked. The block may reach other work only after
     /// everything on its device has completed.
     pub const UNPROVEN: u32 = 1;
+
+    /// On an allocation: who asks has ways of its own to find memory, so that out of memory is answered at once, without asking
+    /// other pools and libraries to give some back.
+    pub const ALONE: u32 = 2;
 
     /// Checks size and alignment.
     ///

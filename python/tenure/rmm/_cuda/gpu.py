@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,7 +129,7 @@ def getDeviceCount() -> int:
 
 
 # The attributes that tenure knows, by their number in the driver and in the runtime, which are the same.
-_ATTRIBUTES = {
+_ATTRIBUTES: dict[int, Callable[[dict[str, Any]], int]] = {
     75: lambda info: info["compute_capability"][0],
     76: lambda info: info["compute_capability"][1],
     18: lambda info: 0,  # integrated

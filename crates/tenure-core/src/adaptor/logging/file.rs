@@ -26,6 +26,7 @@
 //!   window reaches from `tail` to the end. Otherwise the quote and an end of line are at `tail`, and the file ends there.
 //! * One [`LogFile`] per file in the process, whatever name it was opened by; another process is refused ([`open`]).
 //! * A child that was forked has no mapping and writes nothing.
+//! * Where somebody else empties or shortens the file it is begun anew, with the row that found out (`fault`).
 //!
 //! # Cost
 //! A row: one lock, and a copy of some 120 bytes. Every [`STEP`] bytes three system calls. Where a file cannot be mapped, a
@@ -38,6 +39,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::fault::Guarded;
 use super::row::COLUMNS;
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU8, Ordering, compiler_fence};
@@ -71,6 +73,8 @@ struct Sheet {
     window: Option<Window>,
     /// The file cannot be mapped: each row is a system call.
     single: bool,
+    /// How often the file was begun anew: a place in an older one is no place in this one.
+    begun: u64,
     /// Why nothing is written any more, and how many rows that has cost.
     broken: Option<(io::Error, u64)>,
 }
@@ -80,6 +84,7 @@ struct Window {
     at: *mut u8,
     start: u64,
     len: usize,
+    guarded: Guarded,
 }
 
 // SAFETY: the mapping is owned by this value and used under the lock of its sheet.
@@ -106,7 +111,7 @@ impl Window {
         // keeps from it by itself (`LogFile::usable`).
         // SAFETY: the range is the mapping that was just made.
         unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) };
-        Some(Self { at: at.cast(), start, len })
+        Some(Self { at: at.cast(), start, len, guarded: Guarded::new(at.addr(), len) })
     }
 
     /// Where the `len` bytes from `offset` on are in memory.
@@ -120,6 +125,8 @@ impl Window {
 impl Drop for Window {
     fn drop(&mut self) {
         if !tenure_driver::process::forked() {
+            // Before the addresses are anybody else's.
+            self.guarded = Guarded::none();
             // SAFETY: the mapping is this value's and nobody uses it any more.
             unsafe { libc::munmap(self.at.cast(), self.len) };
         }
@@ -144,6 +151,8 @@ pub(super) struct Place {
     body: usize,
     /// Bytes of the tag.
     tag: usize,
+    /// In which file.
+    begun: u64,
 }
 
 /// The files that this process writes.
@@ -220,14 +229,7 @@ fn begin(path: &Path, file: File, files: &[Weak<LogFile>]) -> Result<Arc<LogFile
             "another process is writing it; give each process a name of its own, with its number in it for example",
         ));
     }
-    let mut header = COLUMNS.join(",");
-    // The last field of every line is quoted, since the file goes on inside it.
-    header.insert(header.len() - COLUMNS[COLUMNS.len() - 1].len(), '"');
-    header.push_str("\"\n");
-    file.set_len(0).map_err(io)?;
-    file.write_all_at(header.as_bytes(), 0).map_err(io)?;
-    let end = header.len() as u64;
-    let sheet = Sheet { tail: end - 2, end, open: false, window: None, single: false, broken: None };
+    let sheet = Sheet::begin(&file).map_err(io)?;
     Ok(Arc::new(LogFile { path: path.to_owned(), file, identity, sheet: Mutex::new(sheet) }))
 }
 
@@ -300,7 +302,41 @@ impl Drop for LogFile {
 }
 
 impl Sheet {
+    /// Empties the file and writes the header.
+    fn begin(file: &File) -> io::Result<Self> {
+        let mut header = COLUMNS.join(",");
+        // The last field of every line is quoted, since the file goes on inside it.
+        header.insert(header.len() - COLUMNS[COLUMNS.len() - 1].len(), '"');
+        header.push_str("\"\n");
+        file.set_len(0)?;
+        file.write_all_at(header.as_bytes(), 0)?;
+        let end = header.len() as u64;
+        Ok(Self { tail: end - 2, end, open: false, window: None, single: false, broken: None, begun: 0 })
+    }
+
+    /// Begins anew where somebody else has shortened the file.
+    fn check(&mut self, file: &File) -> io::Result<()> {
+        if file.metadata()?.len() < self.end {
+            log::warn!("tenure: somebody has shortened a log file while it was written; it is begun anew");
+            *self = Self { begun: self.begun + 1, ..Self::begin(file)? };
+        }
+        Ok(())
+    }
+
     fn append(&mut self, file: &File, text: &[u8], tag: &[u8]) -> Option<Place> {
+        let place = self.store(file, text, tag);
+        if self.window.as_ref().is_some_and(|window| window.guarded.faulted()) {
+            // The row went nowhere.
+            if let Err(error) = self.check(file) {
+                self.broken = Some((error, 1));
+                return None;
+            }
+            return self.store(file, text, tag);
+        }
+        place
+    }
+
+    fn store(&mut self, file: &File, text: &[u8], tag: &[u8]) -> Option<Place> {
         if let Some((_, lost)) = &mut self.broken {
             *lost += 1;
             return None;
@@ -315,7 +351,7 @@ impl Sheet {
             self.broken = Some((error, 1));
             return None;
         }
-        let place = Place { close: self.tail, body: 2 + text.len(), tag: tag.len() };
+        let place = Place { close: self.tail, body: 2 + text.len(), tag: tag.len(), begun: self.begun };
         match self.window.as_ref().filter(|_| self.open).and_then(|window| window.place(self.tail, row)) {
             Some(close) => {
                 // SAFETY: the row is within the mapping; the lock is held.
@@ -348,6 +384,7 @@ impl Sheet {
     /// Makes room for `row` bytes behind the last row, and maps it.
     #[cold]
     fn lengthen(&mut self, file: &File, row: usize) -> io::Result<()> {
+        self.check(file)?;
         if !self.open {
             // The end of the line goes, so that a quote is the last byte; and that makes the length even.
             if self.tail.is_multiple_of(2) {
@@ -389,6 +426,9 @@ impl Sheet {
     }
 
     fn retract(&mut self, file: &File, place: Place) {
+        if place.begun != self.begun {
+            return;
+        }
         let whole = place.body + place.tag;
         let last = self.tail == place.close + whole as u64;
         match self.window.as_ref().and_then(|window| window.place(place.close, whole)) {
@@ -416,6 +456,7 @@ impl Sheet {
 
     /// Ends the file behind the last row.
     fn trim(&mut self, file: &File) -> io::Result<()> {
+        self.check(file)?;
         if !self.open {
             return Ok(());
         }

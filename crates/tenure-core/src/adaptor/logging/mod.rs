@@ -45,6 +45,7 @@ use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource
 use crate::stream::StreamRef;
 use crate::sync::Arc;
 
+mod fault;
 mod file;
 mod row;
 
@@ -94,11 +95,6 @@ pub fn file_name(given: Option<&Path>, device: Option<i32>) -> Result<PathBuf> {
 /// Leaves the logs of the process without anything behind their last rows. For the end of the process.
 pub fn finish_all() {
     file::finish_all();
-}
-
-/// What the program calls the work that the calling thread does.
-fn tag() -> Option<String> {
-    None
 }
 
 impl Logging {
@@ -159,7 +155,7 @@ impl Logging {
         };
         let raw = stream.raw.addr() as u64;
         let row = Row { action, ptr, bytes: request.bytes as u64, stream: raw, device, stream_id, outcome };
-        let tag = tag().map(|tag| row::escaped(&tag));
+        let tag = crate::observe::tag::of_this_thread().map(|tag| row::escaped(&tag));
         row::with_text(&row, |text| self.file.append(text, tag.as_deref().unwrap_or_default()))
     }
 
@@ -293,7 +289,7 @@ mod tests {
     #[test]
     fn the_device_stands_before_the_extension() {
         let name = |given: &str, device| file_name(Some(Path::new(given)), device).expect("a name");
-        assert_eq!(name("/tmp/rmm.log", Some(0)), Path::new("/tmp/rmm.dev0.log"));
+        assert_eq!(name("/a/rmm.log", Some(0)), Path::new("/a/rmm.dev0.log"));
         assert_eq!(name("log, with comma.csv", Some(12)), Path::new("log, with comma.dev12.csv"));
         assert_eq!(name("a.b/plain", Some(1)), Path::new("a.b/plain.dev1"));
         assert_eq!(name("a/.hidden", Some(1)), Path::new("a/.hidden.dev1"));

@@ -304,12 +304,12 @@ const ZEROS: u64 = 0x3030_3030_3030_3030;
 #[inline(always)]
 fn eight_digits(value: u64) -> u64 {
     // Two numbers below 10^4, 32 bits apart.
-    let halves = value / 10_000 | (value % 10_000) << 32;
+    let halves = (value / 10_000) | ((value % 10_000) << 32);
     // Four below 100, 16 bits apart: 10486 / 2^20 is near enough to 1 / 100 for them.
-    let hundreds = (halves * 10_486 >> 20) & 0x0000_007f_0000_007f;
+    let hundreds = ((halves * 10_486) >> 20) & 0x0000_007f_0000_007f;
     let pairs = hundreds | (halves - 100 * hundreds) << 16;
     // Eight below 10: 103 / 2^10 is near enough to 1 / 10.
-    let tens = (pairs * 103 >> 10) & 0x000f_000f_000f_000f;
+    let tens = ((pairs * 103) >> 10) & 0x000f_000f_000f_000f;
     tens | (pairs - 10 * tens) << 8
 }
 

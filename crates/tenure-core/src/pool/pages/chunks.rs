@@ -60,9 +60,9 @@ impl Chunks {
         tables.0[..at].last().map_or(0, |c| c.ptr + (offset - c.offset))
     }
 
-    /// The request that takes or gives back a chunk.
+    /// The request that takes or gives back a chunk. The ladder asks others itself, when it is their turn.
     fn request(bytes: u64, upstream: &Resource) -> Request {
-        Request { bytes: bytes as usize, align: UNIT as usize, owner: upstream.id(), flags: 0 }
+        Request { bytes: bytes as usize, align: UNIT as usize, owner: upstream.id(), flags: Request::ALONE }
     }
 
     /// Takes a chunk of `plan.bytes` bytes and finds offsets for it.

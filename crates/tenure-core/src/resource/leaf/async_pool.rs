@@ -23,6 +23,7 @@ use tenure_driver::sys::{
 
 use crate::device;
 use crate::error::{Error, Result};
+use crate::low_memory::Room;
 use crate::resource::book::{Book, Booked};
 use crate::resource::{Block, Info, Live, MemoryResource, Properties, Request};
 use crate::stream::StreamRef;
@@ -97,7 +98,7 @@ impl AsyncPool {
         let exportable = device::driver()?.device(device)?.properties()?.capabilities.pool_handle_types;
         if exportable & options.handle_type.value() != options.handle_type.value() {
             return Err(Error::Unsupported(format!(
-                "device {device} makes no pool whose memory can be exported as {:?}: choose another handle type or none",
+                "device {device} makes no pool whose memory can be exported as {:?}; choose another handle type or none: Requested IPC memory handle type not supported",
                 options.handle_type
             )));
         }
@@ -349,10 +350,15 @@ impl MemoryResource for AsyncPool {
 
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let stream = self.admit(stream, "allocated")?;
-        let made = device::on_stream(stream, self.device, self.kind(), || self.make(request, stream.raw));
+        let attempt = || device::on_stream(stream, self.device, self.kind(), || self.make(request, stream.raw));
+        let mut room = Room::new(request, self.device);
+        let mut made = attempt();
+        while made.as_ref().is_err_and(Error::is_out_of_memory) && room.make() {
+            made = attempt();
+        }
         let (ptr, base) = made.map_err(|e| {
             if e.is_out_of_memory() {
-                device::out_of_memory(request, self.kind(), &self.info(), self.device)
+                room.explain(device::out_of_memory(request, self.kind(), &self.info(), self.device))
             } else {
                 e
             }

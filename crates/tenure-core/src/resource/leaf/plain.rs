@@ -23,6 +23,7 @@ use tenure_driver::DriverError;
 
 use crate::device;
 use crate::error::{Error, Result};
+use crate::low_memory::Room;
 use crate::resource::book::{Book, Booked};
 use crate::resource::{Block, Info, Live, MemoryResource, Properties, Request};
 use crate::stream::StreamRef;
@@ -234,18 +235,24 @@ impl<S: Source> MemoryResource for Plain<S> {
             Err(Error::NoDevice(_)) if !S::NEEDS_DEVICE && stream.object.is_none() => -1,
             Err(e) => return Err(e),
         };
-        let made = if home < 0 {
-            self.make_aligned(request, home)
-        } else {
+        let attempt = || {
+            if home < 0 {
+                return self.make_aligned(request, home);
+            }
             let make = || Ok(self.make_aligned(request, home));
             device::on_stream(stream, home, S::KIND, make).map_err(MakeError::from).and_then(|made| made)
         };
+        let mut room = Room::new(request, if S::OF_HOST { -1 } else { home });
+        let mut made = attempt();
+        while matches!(made, Err(MakeError::OutOfMemory)) && room.make() {
+            made = attempt();
+        }
         match made {
             Ok((ptr, base)) => {
                 self.book_in(ptr, Booked::new(request, if S::OF_HOST { -1 } else { home }, home, base).on(stream));
                 Ok(ptr)
             }
-            Err(MakeError::OutOfMemory) => Err(self.out_of_memory(request, home)),
+            Err(MakeError::OutOfMemory) => Err(room.explain(self.out_of_memory(request, home))),
             Err(MakeError::Other(e)) => Err(e),
         }
     }

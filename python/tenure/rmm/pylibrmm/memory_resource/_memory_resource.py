@@ -1,10 +1,38 @@
-# ruff: noqa: F822
 """``rmm.pylibrmm.memory_resource._memory_resource``: ``tenure.mr`` under RMM's roof."""
 
 from __future__ import annotations
 
-import tenure as _tenure
-from tenure import mr as _native
+from tenure import disable_logging, enable_logging, get_log_filenames, is_initialized
+from tenure._initialize import flush_logs, initialize
+from tenure.mr import (
+    ArenaMemoryResource,
+    BinningMemoryResource,
+    CallbackMemoryResource,
+    CudaAsyncMemoryResource,
+    CudaAsyncViewMemoryResource,
+    CudaMemoryResource,
+    DeviceMemoryResource,
+    FailureCallbackResourceAdaptor,
+    FixedSizeMemoryResource,
+    LimitingResourceAdaptor,
+    LoggingResourceAdaptor,
+    ManagedMemoryResource,
+    PinnedHostMemoryResource,
+    PoolMemoryResource,
+    PrefetchResourceAdaptor,
+    SamHeadroomMemoryResource,
+    StatisticsResourceAdaptor,
+    SystemMemoryResource,
+    TrackingResourceAdaptor,
+    UpstreamResourceAdaptor,
+    available_device_memory,
+    get_current_device_resource,
+    get_per_device_resource,
+    set_current_device_resource,
+    set_per_device_resource,
+)
+
+from ..helper import size_text
 
 __all__ = [
     "ArenaMemoryResource",
@@ -38,11 +66,6 @@ __all__ = [
     "set_per_device_resource",
 ]
 
-# For the time being: what tenure does not have yet is not here.
-_all = {**vars(_native), **{name: getattr(_tenure, name) for name in _tenure.__all__}}
-__all__ = [name for name in __all__ if name in _all]
-globals().update({name: _all[name] for name in __all__})
-
 
 def _initialize(
     pool_allocator: bool = False,
@@ -54,10 +77,6 @@ def _initialize(
     log_file_name: str | None = None,
 ) -> None:
     """``reinitialize`` without the hooks."""
-    from tenure._initialize import initialize
-
-    from ..helper import size_text
-
     initialize(
         pool_allocator=pool_allocator,
         managed_memory=managed_memory,
@@ -71,6 +90,4 @@ def _initialize(
 
 def _flush_logs() -> None:
     """Writes out what the logging adaptors of all current resources hold back."""
-    from tenure._initialize import flush_logs
-
     flush_logs()
