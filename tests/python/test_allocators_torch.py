@@ -370,6 +370,36 @@ def test_blocks_alive_at_exit(libraries):
         )
 
 
+@needs_compiler
+@pytest.mark.needs_sim
+def test_a_forked_child_frees_nothing_and_ends(libraries):
+    """While another thread of the parent allocates, so that its locks may be held when the child is made."""
+    drive(
+        libraries,
+        """
+    import os, warnings
+    warnings.simplefilter("ignore")
+    _tenure._torch_resource(pool)
+    kept, stop = malloc(1000)[1], threading.Event()
+    def work():
+        while not stop.is_set(): free(malloc(3000)[1], 3000)
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            free(kept, 1000)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    stop.set()
+    thread.join()
+    assert pool.info().live_count == 1, "the parent's block is the parent's"
+    free(kept, 1000)
+    assert pool.info().live_count == 0 and mr.misuse_count() == 0
+    """,
+    )
+
+
 # ------------------------------------------------------------------ with PyTorch, on a GPU
 
 has_torch = importlib.util.find_spec("torch") is not None
