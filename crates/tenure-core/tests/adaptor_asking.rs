@@ -129,9 +129,13 @@ fn stacks_are_taken_only_where_they_are_wanted_and_without_a_lock() {
     })));
     let a = plain.allocate(100, 256, S).expect("memory");
     assert_eq!(asked.load(Ordering::SeqCst), 0);
+    // Something is at hand, so that the upstream would not have to wait.
+    let first = with.allocate(100, 256, S).expect("memory");
+    with.deallocate(first, 100, 256, S).expect("freed");
     assert!(matches!(with.try_allocate(100, 256, S), Err(Error::WouldBlock)), "an interpreter may be entered");
-    let b = with.allocate(100, 256, S).expect("memory");
     assert_eq!(asked.load(Ordering::SeqCst), 2);
+    let b = with.allocate(100, 256, S).expect("memory");
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
     stack::set_source(before);
     let text = tracking(&with).outstanding_text();
     assert!(text.starts_with(&format!("{b:#x}: 100 B : callstack:\n  File \"a.py\", line 1, in f\n  0x")), "{text}");
@@ -308,14 +312,14 @@ fn a_request_of_the_callback_does_not_ask_it_again_and_threads_do_not_share_that
 fn a_call_that_must_not_wait_does_not_ask() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
-    let small = Pool::new(cuda(), 0, PoolOptions { maximum_bytes: Some(4 << 20), ..PoolOptions::default() });
-    let top = asking(&Resource::new(small.expect("a pool")).expect("made"), move |_| {
+    // A limit refuses at once.
+    let top = asking(&limited(1000), move |_| {
         count.fetch_add(1, Ordering::SeqCst);
         Ok(false)
     });
-    assert!(matches!(top.try_allocate(64 << 20, 256, S), Err(Error::WouldBlock)));
+    assert!(matches!(top.try_allocate(2000, 256, S), Err(Error::WouldBlock)));
     assert_eq!(asked.load(Ordering::SeqCst), 0);
-    text_of(top.allocate(64 << 20, 256, S));
+    text_of(top.allocate(2000, 256, S));
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
