@@ -343,6 +343,7 @@ class TrackingResourceAdaptor(UpstreamResourceAdaptor):
     def log_outstanding_allocations(self) -> None:
         """Hands that text to ``logging.getLogger("tenure")`` at level ``DEBUG``."""
 
+@disjoint_base
 class FailureCallbackResourceAdaptor(UpstreamResourceAdaptor):
     """Asks a function before a request fails for want of memory: ``callback(nbytes)`` returns whether to try again.
 

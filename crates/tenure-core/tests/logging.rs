@@ -468,6 +468,7 @@ fn a_forked_child_leaves_the_log_alone() {
 /// This very program, told to do nothing but log until somebody ends it.
 #[test]
 #[ignore = "the child of the test below"]
+#[allow(clippy::print_stdout, reason = "it tells its parent")]
 fn log_until_killed() {
     let Some(name) = std::env::var_os("TENURE_TEST_LOG") else { return };
     let log = logging(pool(), Path::new(&name));

@@ -29,7 +29,7 @@ use std::ffi::{CString, c_int, c_void};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -144,6 +144,19 @@ thread_local! {
 fn table(device: c_int) -> MutexGuard<'static, Option<Device>> {
     let at = usize::try_from(device).unwrap_or(0).min(DEVICES - 1);
     TABLES[at].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The table, or `None` in a forked child for which another thread's lock will never end. Nothing is freed there anyway.
+fn table_if_whole(device: c_int) -> Option<MutexGuard<'static, Option<Device>>> {
+    if gil::forks() == 0 {
+        return Some(table(device));
+    }
+    let at = usize::try_from(device).unwrap_or(0).min(DEVICES - 1);
+    match TABLES[at].try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// PyTorch's stream as a call carries it.
@@ -275,7 +288,7 @@ unsafe extern "C" fn free(ptr: *mut c_void, _size: usize, device: c_int, _stream
         return;
     }
     let block = {
-        let mut guard = table(device);
+        let Some(mut guard) = table_if_whole(device) else { return };
         let Some(table) = guard.as_mut() else { return };
         let block = table.blocks.remove(&(ptr as usize));
         if let Some(block) = block.filter(|block| block.counted) {

@@ -51,10 +51,12 @@ struct Slot {
 #[repr(align(64))]
 struct Line([Slot; 4]);
 
+type Shard = Mutex<FxHashMap<u64, Live>>;
+
 /// The blocks.
 pub(crate) struct Outstanding {
     lines: Box<[Line]>,
-    shards: Box<[CachePadded<Mutex<FxHashMap<u64, Live>>>]>,
+    shards: Box<[CachePadded<Shard>]>,
 }
 
 impl Default for Outstanding {
@@ -77,7 +79,7 @@ impl Outstanding {
         &self.lines[hash(ptr >> 8, LINES.trailing_zeros())].0
     }
 
-    fn shard(&self, ptr: u64) -> &Mutex<FxHashMap<u64, Live>> {
+    fn shard(&self, ptr: u64) -> &Shard {
         &self.shards[hash(ptr >> 16, SHARDS.trailing_zeros())]
     }
 
