@@ -556,7 +556,7 @@ fn mapped_pages_are_named_where_they_would_have_served() {
 }
 
 #[test]
-fn what_pools_keep_idle_is_named_to_whoever_takes_from_the_device() {
+fn what_pools_hold_is_named_to_whoever_takes_from_the_device() {
     let _machine = machine();
     no_longer();
     let pool = a_pool(PoolOptions::default());
@@ -565,10 +565,7 @@ fn what_pools_keep_idle_is_named_to_whoever_takes_from_the_device() {
     assert!(has(&error, &["pool > cuda", "holds 200.00 MiB"]), "{:#?}", error.notes);
     assert!(!has(&error, &["would have been served"]), "{:#?}", error.notes);
     pool.deallocate(ptr, 200 << 20, 256, LEGACY).unwrap();
-    let error = oom(cuda().allocate(100 << 20, 256, LEGACY));
-    assert!(has(&error, &["200.00 MiB idle", "low_memory()"]), "{:#?}", error.notes);
-    pool.trim(0).unwrap();
-    let ptr = cuda().allocate(100 << 20, 256, LEGACY).expect("as the note says");
+    let ptr = cuda().allocate(100 << 20, 256, LEGACY).expect("idle memory is asked for first");
     cuda().deallocate(ptr, 100 << 20, 256, LEGACY).unwrap();
 }
 

@@ -14,7 +14,7 @@
 //!
 //! **The advice** is what a replay of the books gives: the live blocks as they lie, the gaps between them, and the request. A
 //! larger limit is named if the request fits under it and the device has the memory; mapped pages, if whole idle pages make up
-//! the request; giving back what pools hold idle, if that and what the device has free suffice. Otherwise nothing is said.
+//! the request. Otherwise nothing is said: what other pools keep idle was asked for before the request failed.
 
 use rustc_hash::FxHashMap;
 
@@ -280,18 +280,7 @@ fn advice(
     {
         return Some(advice);
     }
-    // What other pools keep idle; a pool that fails has asked them already.
-    if stores(picture, device).any(|layer| layer.id == asked.id() && !layer.ranges.is_empty()) {
-        return None;
-    }
-    let idle: u64 = stores(picture, device).filter(|layer| !layer.ranges.is_empty()).map(idle_pages).sum();
-    (free < requested && idle != 0 && requested <= free.saturating_add(idle)).then(|| {
-        format!(
-            "pools of this device keep {} idle in whole pages: with release_threshold=0 and a trim, or after \
-             low_memory(), it would have been served",
-            human(idle)
-        )
-    })
+    None
 }
 
 /// A pool over chunks of an upstream, whose idle pages make up the request and lie apart: where a pool maps pages by itself
