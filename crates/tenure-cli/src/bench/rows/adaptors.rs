@@ -14,8 +14,8 @@ type Wrap = fn(&Resource) -> tenure::Result<Resource>;
 const ADAPTORS: [(&str, Wrap, f64); 8] = [
     ("statistics", |upstream| Ok(Statistics::new(upstream)?.into()), 25.0),
     ("limiting", |upstream| Ok(Limiting::new(upstream, 1 << 30)?.into()), 25.0),
-    // Two rows of text, each of which is in the file before the call returns.
-    ("logging", |upstream| Ok(Logging::new(upstream, log_file())?.into()), 200.0),
+    // Two rows of text, each of which is in the file before the call returns: half of it is the system's, for pages.
+    ("logging", |upstream| Ok(Logging::new(upstream, log_file())?.into()), 300.0),
     ("tracking", |upstream| Ok(Tracking::new(upstream, false)?.into()), 25.0),
     ("failure_callback", |upstream| Ok(FailureCallback::new(upstream, |_bytes| Ok(false))?.into()), 25.0),
     ("prefetch", |upstream| Ok(Prefetch::new(upstream)?.into()), 25.0),
