@@ -28,7 +28,8 @@
 //!
 //! **Cost**: 32 bytes a block, 16 a slot.
 //!
-//! Unsafe in this file: the arrays that never move are raw memory that [`Ledger`] and [`SlotStore`] own.
+//! Unsafe in this file: the arrays that never move are raw memory that [`Ledger`] and [`SlotStore`] own; a line of zeros is
+//! one that says nothing.
 
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -42,7 +43,6 @@ pub(super) use super::starts::{GRANULE, Starts};
 const _: () = assert!(CLASSES < WHOLE && MAX_SLOTS.ilog2() <= 8 && align_of::<Piece>() == 8);
 
 /// What is known of one block, for those who hold no lock.
-#[derive(Default)]
 #[repr(C)]
 struct Line {
     word: AtomicU64,
@@ -132,8 +132,7 @@ impl Ledger {
         let (segment, _) = segment(index);
         let Some(place) = self.segments.get(segment) else { return };
         if place.load(Ordering::Relaxed).is_null() {
-            let lines: Box<[Line]> = (0..FIRST_SEGMENT << segment).map(|_| Line::default()).collect();
-            place.store(Box::into_raw(lines).cast(), Ordering::Release);
+            place.store(zeroed_lines(FIRST_SEGMENT << segment), Ordering::Release);
         }
     }
 
@@ -210,7 +209,7 @@ impl Drop for Ledger {
         for (k, segment) in self.segments.iter().enumerate() {
             let base = segment.load(Ordering::Relaxed);
             if !base.is_null() {
-                // SAFETY: made by `make_room` from a box of this many lines, and given back once.
+                // SAFETY: made by `make_room` for this many lines, in the layout of a box of them, and given back once.
                 drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(base, FIRST_SEGMENT << k)) });
             }
         }
@@ -222,6 +221,13 @@ fn zeroed(length: usize) -> Box<[AtomicU32]> {
     let mut zeros = std::mem::ManuallyDrop::new(vec![0u32; length].into_boxed_slice());
     // SAFETY: an atomic has the size and the alignment of its integer, and the box is not used any more as what it was.
     unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(zeros.as_mut_ptr().cast::<AtomicU32>(), length)) }
+}
+
+/// Lines of zeros, likewise: a segment is as long as all before it, so that half of it may never be used.
+fn zeroed_lines(count: usize) -> *mut Line {
+    const WORDS: usize = size_of::<Line>() / size_of::<u64>();
+    const _: () = assert!(align_of::<Line>() == align_of::<u64>());
+    std::mem::ManuallyDrop::new(vec![0u64; count * WORDS].into_boxed_slice()).as_mut_ptr().cast()
 }
 
 // ------------------------------------------------------------------------------------------------------------- slots
