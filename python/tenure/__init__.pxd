@@ -399,6 +399,7 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*buffer_create_many)(
             size_t count, const size_t *bytes, size_t alignment, tenure_stream stream, tenure_resource resource, tenure_buffer *out) noexcept nogil
         tenure_status (*note_sync)(tenure_stream stream) noexcept nogil
+        tenure_status (*note_wait)(tenure_stream stream, tenure_stream other) noexcept nogil
         tenure_status (*stream_pool_create)(
             int32_t device, size_t streams, uint32_t non_blocking, tenure_stream_pool *out) noexcept nogil
         tenure_status (*stream_pool_size)(tenure_stream_pool pool, size_t *out) noexcept nogil
