@@ -26,7 +26,9 @@ def consumers(pool):
 
 
 def limit(cuda, size):
-    return mr.LimitingResourceAdaptor(cuda, size).get_allocation_limit()
+    size = tenure.parse_bytes(size)
+    # A limit of nothing is refused, and not because of how it is written.
+    return mr.LimitingResourceAdaptor(cuda, size).get_allocation_limit() if size else 0
 
 
 @pytest.mark.parametrize("size", HUGE)

@@ -11,10 +11,10 @@ from typing import Any
 from .. import _AnyStream
 from ..mr import DeviceMemoryResource
 
-def tenure_cupy_allocator(size: int) -> Any:
+def tenure_cupy_allocator(nbytes: int) -> Any:
     """For ``cupy.cuda.set_allocator``: reads the table of current resources once for each allocation."""
 
-def rmm_cupy_allocator(size: int) -> Any:
+def rmm_cupy_allocator(nbytes: int) -> Any:
     """RMM's name for it."""
 
 def allocator(mr: DeviceMemoryResource | None = None) -> Callable[[int], Any]:
