@@ -209,9 +209,23 @@ def async_with_an_initial_size(_):
     return mr.CudaAsyncMemoryResource(initial_pool_size="1MiB")
 
 
+def module_to_device(resource):
+    return tenure.to_device(bytes(BYTES), mr=resource)
+
+
+def reinitialized(_):
+    before = mr.get_current_device_resource()
+    try:
+        tenure.reinitialize(pool_allocator=True, initial_pool_size="1MiB")
+    finally:
+        mr.set_current_device_resource(before)
+
+
 PYTHON = {
     "DeviceBuffer.__init__": [new_buffer, new_copy_of_an_address],
     "DeviceBuffer.to_device": [to_device],
+    "to_device": [module_to_device],
+    "reinitialize": [reinitialized],
     "DeviceBuffer.resize": [resize],
     "DeviceBuffer.reserve": [reserve],
     "DeviceBuffer.shrink_to_fit": [shrink_to_fit],
@@ -264,15 +278,14 @@ def test_the_current_resource_does_refuse(forbidden_current):
         lambda: tenure.DeviceBuffer(size=1),
         lambda: tenure.DeviceBuffer.to_device(b"x"),
         lambda: tenure.DeviceBuffer.many([1, 2]),
-        buffer.copy,
-        lambda: copy.copy(buffer),
-        lambda: copy.deepcopy(buffer),
         lambda: pickle.loads(text),
     ):
         with pytest.raises(forbidden_current):
             call()
     # And what the table says of these: they ask the buffer's own resource, named or not.
     buffer.resize(10 * BYTES)
+    for made in (buffer.copy(), copy.copy(buffer), copy.deepcopy(buffer)):
+        assert made.mr is buffer.mr
     buffer.__dlpack__(copy=True)
 
 

@@ -106,7 +106,7 @@ def test_what_is_not_even_like_a_size(size, pool):
         ("1PiB", 1 << 50),
         ("1_000", 1000),
         (" 16 B ", 16),
-        ("0", 0),
+        ("1", 1),
         ("16m", 16 * 10**6),
         ("16Ki", 16384),
     ],
@@ -118,7 +118,9 @@ def test_sizes_as_text(text, size, cuda):
 def test_shares_of_the_free_memory(cuda):
     free = tenure.device_info()["free_bytes"]
     assert abs(limit(cuda, "50%") - free / 2) < max(1 << 20, free / 20)
-    assert limit(cuda, "0%") == 0
+    for nothing in ("0", "0%", 0):
+        with pytest.raises(ValueError, match="allocation_limit"):
+            limit(cuda, nothing)
     assert DeviceBuffer(size="1KiB").size == 1024
 
 

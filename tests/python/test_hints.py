@@ -107,6 +107,8 @@ def test_prefetch_on_another_stream_is_recorded(stream):
 def test_aligned(upstream, alignment):
     aligned = mr.AlignedResourceAdaptor(UPSTREAMS[upstream](), alignment, alignment_threshold=1000)
     wanted = 64 << 10 if isinstance(alignment, str) else alignment
+    # Some of the upstreams are one per process.
+    before = aligned.info().live_count
     assert (aligned.alignment, aligned.alignment_threshold, aligned.kind) == (wanted, 1000, "aligned")
     blocks = [DeviceBuffer(size=size, mr=aligned) for size in (1, 999, 1000, 1001, 5000, 3, 1 << 17)]
     for block in blocks:
@@ -123,7 +125,7 @@ def test_aligned(upstream, alignment):
     aligned.deallocate(large, 10, alignment=8192)
     blocks.clear()
     del block
-    assert aligned.info().live_count == 0
+    assert aligned.info().live_count == before
 
 
 @pytest.mark.parametrize("alignment", [0, 3, 300, 4 * MiB, -256])
