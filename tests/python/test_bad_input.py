@@ -120,7 +120,7 @@ def test_shares_of_the_free_memory(cuda):
     assert abs(limit(cuda, "50%") - free / 2) < max(1 << 20, free / 20)
     for nothing in ("0", "0%", 0):
         with pytest.raises(ValueError, match="allocation_limit"):
-            limit(cuda, nothing)
+            mr.LimitingResourceAdaptor(cuda, nothing)
     assert DeviceBuffer(size="1KiB").size == 1024
 
 
