@@ -1,5 +1,7 @@
 //! The calls of pools that a program makes, and what is checked of their answers.
 
+use std::collections::BTreeSet;
+
 use tenure_core::error::Error;
 use tenure_core::pool::{Pool, PoolOptions, Prefer};
 use tenure_core::resource::{Light, Request, Resource, leaf::shared};
@@ -283,6 +285,17 @@ impl World {
     pub(crate) fn check(&self, pool: u8, deep: bool) -> Done {
         let Some(resource) = &self.pools[usize::from(pool)] else { return Ok(()) };
         let body = Self::body(resource);
+        // Before anything else, which would gather what threads have at hand.
+        if deep && !self.crowded && self.counts.captured == 0 {
+            let (mut shown, mut live) = (BTreeSet::new(), BTreeSet::new());
+            resource.body().each_block(&mut |seen| {
+                shown.insert((seen.block.ptr, seen.block.owner));
+            });
+            live.extend(self.blocks.iter().filter(|b| b.pool == pool).map(|b| (b.ptr, resource.id())));
+            if shown != live {
+                return Err(format!("pool {pool}: a walk shows {shown:x?}, and {live:x?} are live"));
+            }
+        }
         body.check().map_err(|e| format!("pool {pool}: {e}"))?;
         if !deep || self.crowded {
             return Ok(());
