@@ -14,7 +14,7 @@
 //! stream. What comes another way (another thread, another stream) goes to the placer, which keeps it in the plot's inbox
 //! (`lend.rs`) until the desk comes by or the plot is given up.
 //!
-//! **Giving up** ([`Place::take_plot`]): each piece becomes a block of the placer, under its own line, so that whoever holds it
+//! **Giving up** (`lend.rs`): each piece becomes a block of the placer, under its own line, so that whoever holds it
 //! notices nothing; what is free merges with what is around it.
 //!
 //! **Invariants**
