@@ -85,18 +85,4 @@ TEST(handles_of_the_c_interface)
   CHECK(tenure_stream_pool_size(0, &size) == TENURE_ERROR_BAD_HANDLE);
 }
 
-TEST(prefetching_is_a_hint)
-{
-  device_buffer const plain{1000, cuda_stream_legacy};
-  device_buffer const managed{1000, cuda_stream_legacy, mr::managed_memory_resource{}};
-  for (auto const* buffer : {&plain, &managed}) {
-    for (std::int32_t const device : {-1, 0, TENURE_PREFETCH_HOST}) {
-      CHECK(tenure_prefetch(buffer->data(), buffer->size(), device, cuda_stream_legacy.native()) == TENURE_OK);
-    }
-  }
-  CHECK(tenure_prefetch(nullptr, 0, -1, cuda_stream_legacy.native()) == TENURE_OK);
-  CHECK(tenure_prefetch(managed.data(), 1000, 99, cuda_stream_legacy.native()) != TENURE_OK);
-  cuda_stream_legacy.synchronize();
-}
-
 int main() { return check::run_all("stream_pool.cpp"); }

@@ -214,7 +214,7 @@ fi
 
 if wants rmm-tests && [ -f "$here/rmm-tests/conftest.py" ]; then
     start=$SECONDS code=0 beside=
-    (cd "$here/rmm-tests" && timeout $((limit * 4)) "$python" -m tenure.rmm -m pytest -q -ra -p no:cacheprovider .) >"$out/rmm-tests-tenure.txt" 2>&1 </dev/null || code=$?
+    (cd "$here/tree" && timeout $((limit * 4)) "$python" tools/rmm-tests "$here/rmm-tests") >"$out/rmm-tests-tenure.txt" 2>&1 </dev/null || code=$?
     if [ -d "$out/peers/rmm" ]; then
         (cd "$here/rmm-tests" && PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" -m pytest -q -ra -p no:cacheprovider .) >"$out/rmm-tests-rmm.txt" 2>&1 </dev/null
         beside="; on RMM: $(tail -n 1 "$out/rmm-tests-rmm.txt")"

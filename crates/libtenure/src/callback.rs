@@ -6,6 +6,7 @@ use tenure_abi::*;
 use tenure_core::error::{Error, Result};
 use tenure_core::resource::callback::Callbacks;
 use tenure_core::stream::StreamRef;
+use tenure_core::sync::Arc;
 use tenure_core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::guard;
@@ -24,6 +25,8 @@ pub(crate) struct Functions {
     kind: String,
     table: tenure_resource_vtable,
     context: *mut c_void,
+    /// Until it is set the context is still the caller's: the call that makes the resource may fail.
+    taken: Arc<AtomicBool>,
 }
 
 // SAFETY: by the contract of the C ABI the functions may be called with this context on any thread.
@@ -32,7 +35,7 @@ unsafe impl Send for Functions {}
 unsafe impl Sync for Functions {}
 
 impl Functions {
-    pub(crate) fn new(mut table: tenure_resource_vtable, context: *mut c_void) -> Self {
+    pub(crate) fn new(mut table: tenure_resource_vtable, context: *mut c_void, taken: Arc<AtomicBool>) -> Self {
         let kind = if table.kind.is_null() {
             "callback".into()
         } else {
@@ -41,7 +44,7 @@ impl Functions {
         };
         // Copied: the caller's string may go.
         table.kind = std::ptr::null();
-        Self { kind, table, context }
+        Self { kind, table, context, taken }
     }
 
     fn enter(&self) -> Result<()> {
@@ -134,7 +137,8 @@ pub(crate) fn face_of(drop: Option<unsafe extern "C" fn(*mut c_void)>) -> u64 {
 
 impl Drop for Functions {
     fn drop(&mut self) {
-        if tenure_driver::process::unusable() || self.enter().is_err() {
+        let taken = self.taken.load(Ordering::Acquire);
+        if !taken || tenure_driver::process::unusable() || self.enter().is_err() {
             return;
         }
         if let Some(drop) = self.table.drop {

@@ -9,7 +9,8 @@ use tenure_core::pool::{Pool, PoolOptions, Prefer};
 use tenure_core::resource::callback::CallbackResource;
 use tenure_core::resource::leaf::{AsyncOptions, AsyncPool, HandleType, shared};
 use tenure_core::resource::{DEFAULT_ALIGNMENT, Resource, registry};
-use tenure_core::sync::Mutex;
+use tenure_core::sync::atomic::{AtomicBool, Ordering};
+use tenure_core::sync::{Arc, Mutex};
 
 use crate::adaptors::asked_by;
 use crate::callback::{Functions, face_of};
@@ -199,8 +200,11 @@ exports! { guard:
             device => Some(tenure_core::device::check(device)?),
         };
         let properties = properties_of(table.properties);
-        let resource = CallbackResource::new(Box::new(Functions::new(table, context)), device, properties);
-        write(out, anchor_out(Resource::new(resource)?))?;
+        let taken = Arc::new(AtomicBool::new(false));
+        let functions = Functions::new(table, context, taken.clone());
+        let resource = Resource::new(CallbackResource::new(Box::new(functions), device, properties))?;
+        taken.store(true, Ordering::Release);
+        write(out, anchor_out(resource))?;
     }
 
     fn tenure_resource_retain(resource: tenure_resource, out: *mut tenure_resource) {
