@@ -13,7 +13,7 @@
 use std::cell::Cell;
 
 use crate::error::{Error, Result, Tried};
-use crate::resource::Request;
+use crate::resource::{MemoryResource, Request};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 
@@ -91,18 +91,19 @@ pub(crate) fn ask(device: i32, bytes: u64) -> u64 {
 const ASKS: usize = 8;
 
 /// Makes room on a device for a request that a resource without memory of its own cannot serve.
-pub(crate) struct Room {
+pub(crate) struct Room<'a> {
+    asker: &'a dyn MemoryResource,
     device: i32,
     bytes: u64,
     asks: usize,
     tried: Vec<Tried>,
 }
 
-impl Room {
+impl<'a> Room<'a> {
     /// Room for `request` on `device`; none is made for one that wants to be [alone](Request::ALONE).
-    pub(crate) fn new(request: &Request, device: i32) -> Self {
+    pub(crate) fn new(asker: &'a dyn MemoryResource, request: &Request, device: i32) -> Self {
         let asks = if request.flags & Request::ALONE == 0 && device >= 0 { ASKS } else { 0 };
-        Self { device, bytes: request.bytes as u64, asks, tried: Vec::new() }
+        Self { asker, device, bytes: request.bytes as u64, asks, tried: Vec::new() }
     }
 
     /// Asks other pools, then other libraries. True when somebody gave something: the request may be tried again.
@@ -112,7 +113,11 @@ impl Room {
         }
         self.asks -= 1;
         self.tried.clear();
-        if crate::pool::trim_pools(self.device, self.bytes, None) > 0 {
+        if crate::device::memory_info(self.device).is_ok_and(|(_, total)| self.bytes > total) {
+            // Nobody can help, and nobody shall lose what is cached for it.
+            return false;
+        }
+        if crate::pool::trim_pools(self.device, self.bytes, Some(self.asker)) > 0 {
             self.tried.push(Tried { step: "other pools", outcome: "done, and not enough" });
             return true;
         }

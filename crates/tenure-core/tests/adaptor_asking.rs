@@ -125,7 +125,7 @@ fn stacks_are_taken_only_where_they_are_wanted_and_without_a_lock() {
             assert_eq!(tracking(&inner).outstanding().len(), 1);
             inner.deallocate(ptr, 64, 256, S).expect("freed");
         }
-        "  File \"a.py\", line 1, in f\n".to_owned()
+        "a.py:1 f\n".to_owned()
     })));
     let a = plain.allocate(100, 256, S).expect("memory");
     assert_eq!(asked.load(Ordering::SeqCst), 0);
@@ -138,7 +138,7 @@ fn stacks_are_taken_only_where_they_are_wanted_and_without_a_lock() {
     assert_eq!(asked.load(Ordering::SeqCst), 3);
     stack::set_source(before);
     let text = tracking(&with).outstanding_text();
-    assert!(text.starts_with(&format!("{b:#x}: 100 B : callstack:\n  File \"a.py\", line 1, in f\n  0x")), "{text}");
+    assert!(text.starts_with(&format!("{b:#x}: 100 B : callstack:\n  a.py:1 f\n  0x")), "{text}");
     assert_eq!(tracking(&plain).outstanding_text(), format!("{a:#x}: 100 B\n"));
     plain.deallocate(a, 100, 256, S).expect("freed");
     with.deallocate(b, 100, 256, S).expect("freed");
@@ -195,7 +195,9 @@ fn again_for_ever_ends_and_leaves_everything_as_it_was() {
     for way in ways {
         let text = text_of(way());
         assert!(text.contains("failure_callback > limiting") && text.contains("again and again"), "{text}");
-        assert_eq!(asked.swap(0, Ordering::SeqCst), MAX_IDLE_TRIES as usize);
+        // What tests beside this one free on the device is progress, too.
+        let asked = asked.swap(0, Ordering::SeqCst);
+        assert!((MAX_IDLE_TRIES as usize..2 * MAX_IDLE_TRIES as usize).contains(&asked), "{asked}");
     }
     let after = limited.body().info();
     assert_eq!((after.live_bytes, after.live_count), (before.live_bytes, before.live_count));

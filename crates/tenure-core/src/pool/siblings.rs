@@ -12,23 +12,21 @@ use super::ladder::{Climb, Step};
 use super::{Pages, Pool};
 use crate::error::Result;
 use crate::resource::leaf::AsyncPool;
-use crate::resource::registry;
+use crate::resource::{MemoryResource, registry};
 
 /// Makes the pools of `device`, `except` one, give back idle memory until `want` bytes went; says how many did. Takes no
 /// lock, and no turn that somebody has.
-pub(crate) fn trim(device: i32, want: u64, except: Option<&Pool>) -> u64 {
+pub(crate) fn trim(device: i32, want: u64, except: Option<&dyn MemoryResource>) -> u64 {
     let mut went = 0u64;
     registry::for_each(|resource| {
-        if went >= want || resource.body().device() != Some(device) {
+        let is_it = |except: &dyn MemoryResource| std::ptr::addr_eq(except, resource.body());
+        if went >= want || resource.body().device() != Some(device) || except.is_some_and(is_it) {
             return;
         }
         let answer = if let Some(pool) = resource.downcast::<Pool>() {
-            if except.is_some_and(|except| std::ptr::eq(except, pool)) {
-                return;
-            }
             pool.yield_up(want - went)
         } else if let Some(pool) = resource.downcast::<AsyncPool>() {
-            crate::resource::MemoryResource::trim(pool, 0).map(|bytes| bytes as u64)
+            pool.trim(0).map(|bytes| bytes as u64)
         } else {
             return;
         };

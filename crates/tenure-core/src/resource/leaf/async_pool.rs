@@ -351,7 +351,7 @@ impl MemoryResource for AsyncPool {
     fn allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
         let stream = self.admit(stream, "allocated")?;
         let attempt = || device::on_stream(stream, self.device, self.kind(), || self.make(request, stream.raw));
-        let mut room = Room::new(request, self.device);
+        let mut room = Room::new(self, request, self.device);
         let mut made = attempt();
         while made.as_ref().is_err_and(Error::is_out_of_memory) && room.make() {
             made = attempt();

@@ -242,7 +242,7 @@ impl<S: Source> MemoryResource for Plain<S> {
             let make = || Ok(self.make_aligned(request, home));
             device::on_stream(stream, home, S::KIND, make).map_err(MakeError::from).and_then(|made| made)
         };
-        let mut room = Room::new(request, if S::OF_HOST { -1 } else { home });
+        let mut room = Room::new(self, request, if S::OF_HOST { -1 } else { home });
         let mut made = attempt();
         while matches!(made, Err(MakeError::OutOfMemory)) && room.make() {
             made = attempt();
