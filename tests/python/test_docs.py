@@ -7,7 +7,6 @@ that a block needs a GPU and these modules.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -58,11 +57,10 @@ def lacking(modules: str) -> str | None:
     if os.environ.get("TENURE_TEST_DEVICE", "sim") != "cuda":
         return "needs a GPU"
     for module in re.split(r"\s*,\s*", modules):
-        try:
-            if importlib.util.find_spec(module) is None:
-                return f"needs the module {module}"
-        except ImportError:
-            return f"needs the module {module}"
+        # In a child: these libraries change the process that imports them, and one that is there may not be importable.
+        done = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, text=True)
+        if done.returncode != 0:
+            return f"needs the module {module}: {(done.stderr.splitlines() or ['no reason'])[-1]}"
     return None
 
 

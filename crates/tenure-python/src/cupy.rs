@@ -30,10 +30,10 @@ use pyo3::exceptions::{PyImportError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyCapsuleMethods, PyTuple, PyType};
+use pyo3::types::{IntoPyDict, PyCapsule, PyCapsuleMethods, PyDict, PyTuple, PyType};
 use tenure_abi::*;
 
-use crate::buffer::{self, Owned};
+use crate::buffer::{self, DeviceBuffer, Owned};
 use crate::current;
 use crate::errors::check;
 use crate::gil;
@@ -135,6 +135,8 @@ fn memory_class<'py>(base: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyType>, 
     // SAFETY: the spec and its slots are valid during the call, and the name lives as long as the process.
     let class = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpecWithBases(&mut spec, bases.as_ptr()))? };
     HANDLE.store(handle, Ordering::Relaxed);
+    let owner = py.import("builtins")?.getattr("property")?.call1((wrap_pyfunction!(_cupy_owner, py)?,))?;
+    class.setattr("_owner", owner)?;
     Ok((class.cast_into::<PyType>()?, handle))
 }
 
@@ -361,6 +363,22 @@ fn buffer_of(memory: &Bound<'_, PyAny>) -> PyResult<tenure_buffer> {
     Ok(unsafe { handle_of(memory.as_ptr(), setup.handle).read() })
 }
 
+/// The block as a buffer of tenure's, which keeps the memory object: what RMM's users find under this name.
+#[pyfunction]
+fn _cupy_owner<'py>(py: Python<'py>, memory: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let buffer = buffer_of(memory)?;
+    let class = py.get_type::<DeviceBuffer>();
+    if buffer == 0 {
+        return class.call((), Some(&[("size", 0)].into_py_dict(py)?));
+    }
+    let view = buffer::view_of(py, buffer)?;
+    let named = PyDict::new(py);
+    named.set_item("stream", Stream::sharing(py, view.stream)?)?;
+    named.set_item("owner", memory)?;
+    named.set_item("device", view.device)?;
+    class.call_method("adopt", (memory.getattr("ptr")?, memory.getattr("size")?), Some(&named))
+}
+
 /// The resource that made a memory object's block; `None` where it has no bytes.
 #[pyfunction]
 fn _cupy_mr<'py>(py: Python<'py>, memory: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -398,6 +416,7 @@ fn _cupy_in_place(py: Python<'_>) -> PyResult<bool> {
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<CupyAllocator>()?;
     module.add_function(wrap_pyfunction!(tenure_cupy_allocator, module)?)?;
+    module.add_function(wrap_pyfunction!(_cupy_owner, module)?)?;
     module.add_function(wrap_pyfunction!(_cupy_mr, module)?)?;
     module.add_function(wrap_pyfunction!(_cupy_record_stream, module)?)?;
     module.add_function(wrap_pyfunction!(_cupy_in_place, module)?)
