@@ -97,11 +97,17 @@ impl Cxx {
             let own =
                 c"_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
             let base = c"_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
-            let kind = torch.symbol(c"_ZTIN3c1016OutOfMemoryErrorE")?;
-            // Before PyTorch 2.15 the constructor is the base class's, and only the table of functions another one.
+            // Before PyTorch 2.15 the class has no code of its own: its type and its table of functions, all of which are the
+            // same, are in the libraries that throw or catch it; and the constructor is the base class's.
+            let users = [c"libc10_cuda.so", c"libtorch_python.so", c"libtorch_cuda.so", c"libtorch_cpu.so"];
+            let anywhere = |name: &CStr| {
+                let in_users = || users.iter().find_map(|user| Loaded::find(user)?.symbol(name));
+                torch.symbol(name).or_else(in_users)
+            };
+            let kind = anywhere(c"_ZTIN3c1016OutOfMemoryErrorE")?;
             let (make, functions) = match torch.symbol(own) {
                 Some(make) => (make, null_mut()),
-                None => (torch.symbol(base)?, torch.symbol(c"_ZTVN3c1016OutOfMemoryErrorE")?),
+                None => (torch.symbol(base)?, anywhere(c"_ZTVN3c1016OutOfMemoryErrorE")?),
             };
             // SAFETY: the mangled names are the signatures.
             unsafe {
