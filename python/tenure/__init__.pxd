@@ -59,6 +59,7 @@ cdef extern from "tenure/tenure.h" nogil:
     int TENURE_MANAGED
     int TENURE_STREAM_ORDERED
     int TENURE_EXPORTABLE
+    int TENURE_HOST
     int TENURE_INTERPRETED
     int TENURE_BY_TAG
     int TENURE_BY_THREAD
@@ -245,6 +246,14 @@ cdef extern from "tenure/tenure.h" nogil:
         void *context, int32_t device, uint64_t bytes, uint64_t *released) noexcept nogil
     ctypedef size_t (*tenure_stack_fn)(void *context, char *text, size_t room) noexcept nogil
     ctypedef int32_t (*tenure_account_fn)(void *context, const tenure_account *account) noexcept nogil
+    ctypedef tenure_status (*tenure_failure_fn)(void *context, size_t bytes, uint32_t *again) noexcept nogil
+    ctypedef struct tenure_tracked:
+        size_t size
+        void *ptr
+        size_t bytes
+        const char *stack
+    ctypedef int32_t (*tenure_tracked_fn)(void *context, const tenure_tracked *block) noexcept nogil
+    ctypedef size_t (*tenure_stack_fn)(void *context, char *out, size_t capacity) noexcept nogil
     ctypedef int32_t (*tenure_progress_fn)(void *context, uint64_t done, uint64_t total) noexcept nogil
 
     ctypedef struct tenure_api:
@@ -414,6 +423,22 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*history_record)(uint32_t on, uint32_t stacks, size_t max_entries) noexcept nogil
         tenure_status (*stack_set_source)(tenure_stack_fn hook, tenure_owner owner) noexcept nogil
         tenure_status (*error_explain)() noexcept nogil
+        tenure_status (*tracking_create)(tenure_resource upstream, uint32_t capture_stacks, tenure_resource *out) noexcept nogil
+        tenure_status (*tracking_list)(tenure_resource resource, tenure_tracked_fn visit, void *context) noexcept nogil
+        tenure_status (*tracking_text)(tenure_resource resource, tenure_text *out) noexcept nogil
+        tenure_status (*failure_callback_create)(
+            tenure_resource upstream, tenure_failure_fn callback, tenure_owner owner, tenure_resource *out) noexcept nogil
+        tenure_status (*prefetch_create)(tenure_resource upstream, tenure_resource *out) noexcept nogil
+        tenure_status (*aligned_create)(
+            tenure_resource upstream, size_t alignment, size_t threshold, tenure_resource *out) noexcept nogil
+        tenure_status (*thread_safe_create)(tenure_resource upstream, tenure_resource *out) noexcept nogil
+        tenure_status (*sam_headroom_create)(uint64_t headroom, tenure_resource *out) noexcept nogil
+        tenure_status (*async_managed_create)(int32_t device, tenure_resource *out) noexcept nogil
+        tenure_status (*prefetch)(
+            const void *ptr, size_t bytes, int32_t device, tenure_stream stream, uint32_t *told) noexcept nogil
+        tenure_status (*buffer_prefetch)(
+            tenure_buffer buffer, int32_t device, const tenure_stream *stream, uint32_t *told) noexcept nogil
+        tenure_status (*stack_set_source)(tenure_stack_fn source, tenure_owner owner) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

@@ -84,6 +84,9 @@ from . import (
     to_device as to_device,
 )
 from .mr import (
+    AlignedResourceAdaptor as AlignedResourceAdaptor,
+)
+from .mr import (
     ArenaMemoryResource as ArenaMemoryResource,
 )
 from .mr import (
@@ -91,6 +94,9 @@ from .mr import (
 )
 from .mr import (
     CallbackMemoryResource as CallbackMemoryResource,
+)
+from .mr import (
+    CudaAsyncManagedMemoryResource as CudaAsyncManagedMemoryResource,
 )
 from .mr import (
     CudaAsyncMemoryResource as CudaAsyncMemoryResource,
@@ -103,6 +109,9 @@ from .mr import (
 )
 from .mr import (
     DeviceMemoryResource as DeviceMemoryResource,
+)
+from .mr import (
+    FailureCallbackResourceAdaptor as FailureCallbackResourceAdaptor,
 )
 from .mr import (
     FixedSizeMemoryResource as FixedSizeMemoryResource,
@@ -126,6 +135,12 @@ from .mr import (
     PoolMemoryResource as PoolMemoryResource,
 )
 from .mr import (
+    PrefetchResourceAdaptor as PrefetchResourceAdaptor,
+)
+from .mr import (
+    SamHeadroomMemoryResource as SamHeadroomMemoryResource,
+)
+from .mr import (
     Statistics as Statistics,
 )
 from .mr import (
@@ -133,6 +148,12 @@ from .mr import (
 )
 from .mr import (
     SystemMemoryResource as SystemMemoryResource,
+)
+from .mr import (
+    ThreadSafeResourceAdaptor as ThreadSafeResourceAdaptor,
+)
+from .mr import (
+    TrackingResourceAdaptor as TrackingResourceAdaptor,
 )
 from .mr import (
     UpstreamResourceAdaptor as UpstreamResourceAdaptor,

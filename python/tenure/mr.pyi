@@ -306,7 +306,7 @@ class ArenaMemoryResource(UpstreamResourceAdaptor):
         *,
         device: int | None = None,
     ) -> None:
-        """``arena_size``: taken at once, or an error; defaults to half of the free memory of the device.
+        """``arena_size``: taken at once, or an error, and at least 1 MiB; defaults to half of the free memory of the device.
         ``dump_log_on_failure``: each request that cannot be served leaves the state of the arena in
         ``tenure_arena_memory_dump.log`` in the working directory. ``device`` defaults to the current one."""
     @property
@@ -343,6 +343,7 @@ class TrackingResourceAdaptor(UpstreamResourceAdaptor):
     def log_outstanding_allocations(self) -> None:
         """Hands that text to ``logging.getLogger("tenure")`` at level ``DEBUG``."""
 
+@disjoint_base
 class FailureCallbackResourceAdaptor(UpstreamResourceAdaptor):
     """Asks a function before a request fails for want of memory: ``callback(nbytes)`` returns whether to try again.
 

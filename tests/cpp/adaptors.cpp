@@ -138,4 +138,115 @@ TEST(a_callback_may_fail_for_want_of_memory_itself)
   self.reset();
 }
 
+TEST(a_hint_is_given_where_there_is_something_to_move)
+{
+  cuda_stream const stream{cuda_stream::flags::non_blocking};
+  mr::prefetch_resource_adaptor const plain{mr::cuda_memory_resource{}};
+  device_buffer still{1000, stream, plain};
+  CHECK(!still.prefetch(cuda_device_id{0}, stream) && !still.prefetch(host_device, stream));
+  CHECK(!plain.hints() && plain.told() == 0);
+  mr::prefetch_resource_adaptor const hinted{mr::managed_memory_resource{}};
+  device_buffer moved{1000, stream, hinted};
+  std::uint32_t simulated = 0;
+  CHECK_OK(tenure_sim_active(&simulated));
+  if (simulated != 0) {
+    CHECK(hinted.hints() && hinted.told() == 1);
+    CHECK(moved.prefetch(host_device, stream) && moved.prefetch(cuda_device_id{}, cuda_stream_legacy));
+    CHECK(prefetch(moved.data(), 10, cuda_device_id{0}, stream));
+  }
+  CHECK(!prefetch(nullptr, 0, host_device, stream));
+  CHECK_THROWS(moved.prefetch(cuda_device_id{77}, stream), invalid_argument, "no device 77");
+  // Without a place for the answer, and in the order of the home.
+  tenure_buffer raw = 0;
+  auto const home   = static_cast<cuda_stream_view>(stream).native();
+  CHECK_OK(tenure_buffer_create(100, 0, home, hinted.handle(), &raw));
+  CHECK_OK(tenure_buffer_prefetch(raw, -1, nullptr, nullptr));
+  CHECK_OK(tenure_buffer_destroy(raw));
+  CHECK_ERROR(tenure_buffer_prefetch(raw, -1, nullptr, nullptr), TENURE_ERROR_BAD_HANDLE);
+}
+
+TEST(alignment_is_raised_from_the_threshold_on)
+{
+  auto const counts = book();
+  mr::aligned_resource_adaptor aligned{make_counting(counts), 4096, 1000};
+  CHECK_EQ(aligned.get_alignment(), 4096);
+  CHECK_EQ(aligned.get_alignment_threshold(), 1000);
+  for (std::size_t const bytes : {1, 999, 1000, 5000}) {
+    void* const ptr = aligned.allocate(cuda_stream_legacy, bytes);
+    CHECK(bytes < 1000 || reinterpret_cast<std::uintptr_t>(ptr) % 4096 == 0);
+    CHECK_THROWS(aligned.deallocate(cuda_stream_legacy, ptr, bytes + 1), ownership_error, "size");
+    aligned.deallocate(cuda_stream_legacy, ptr, bytes);
+  }
+  CHECK_EQ(counts->live_bytes, 0);
+  CHECK_THROWS((mr::aligned_resource_adaptor{aligned, 3}), invalid_argument, "alignment is 3");
+  CHECK_THROWS((mr::aligned_resource_adaptor{aligned, std::size_t{4} << 20}), invalid_argument, "power of two up to");
+  CHECK_EQ((mr::aligned_resource_adaptor{aligned, 16, 0}).get_alignment(), 256);
+}
+
+namespace {
+/** Counts how many calls are in it at a time. */
+struct one_at_a_time {
+  std::shared_ptr<std::atomic<int>> inside, most;
+  void visit() const
+  {
+    int const now = ++*inside;
+    for (int seen = *most; now > seen && !most->compare_exchange_weak(seen, now);) {}
+    std::this_thread::yield();
+    --*inside;
+  }
+  void* allocate(cuda_stream_view, std::size_t bytes, std::size_t alignment)
+  {
+    visit();
+    return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  }
+  void deallocate(cuda_stream_view, void* ptr, std::size_t, std::size_t)
+  {
+    visit();
+    std::free(ptr);
+  }
+};
+}  // namespace
+
+TEST(one_call_at_a_time)
+{
+  auto const inside = std::make_shared<std::atomic<int>>(0);
+  auto const most   = std::make_shared<std::atomic<int>>(0);
+  mr::thread_safe_resource_adaptor safe{mr::make_resource(one_at_a_time{inside, most})};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&safe] {
+      mr::resource mine = safe;
+      for (int round = 0; round < 200; ++round) {
+        void* const ptr = mine.allocate(cuda_stream_legacy, 64);
+        mine.deallocate(cuda_stream_legacy, ptr, 64);
+      }
+    });
+  }
+  for (auto& thread : threads) { thread.join(); }
+  CHECK_EQ(most->load(), 1);
+  CHECK(mr::thread_safe_resource_adaptor::over(safe).get_upstream_resource() == safe);
+}
+
+TEST(memory_with_headroom_and_managed_pools)
+{
+  mr::sam_headroom_memory_resource const sam{1 << 20};
+  CHECK(sam.kind() == "sam_headroom" && sam.get_headroom() == (1 << 20));
+  device_buffer const buffer{1000, cuda_stream_legacy, sam};
+  CHECK(resource_cast<mr::sam_headroom_memory_resource>(sam).has_value());
+  CHECK(!mr::cuda_async_managed_memory_resource{});
+  try {
+    mr::cuda_async_managed_memory_resource const managed{cuda_device_id{}};
+    CHECK(managed.pool_handle() != nullptr && managed.kind() == "cuda_async_managed");
+    cuda_stream const stream{cuda_stream::flags::non_blocking};
+    device_buffer const moved{1000, stream, managed};
+  } catch (unsupported const&) {
+    // Before CUDA 13, or on a device without it.
+  }
+}
+
+TEST(a_limit_of_nothing_is_refused)
+{
+  CHECK_THROWS((mr::limiting_resource_adaptor{mr::cuda_memory_resource{}, 0}), invalid_argument, "allocation_limit is 0");
+}
+
 int main() { return check::run_all("adaptors"); }

@@ -379,3 +379,15 @@ def test_a_forked_child_may_open_tags():
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         """
     )
+
+
+def test_a_log_has_the_tag_of_each_row(cuda, tmp_path):
+    path = tmp_path / "tagged.csv"
+    logged = mr.LoggingResourceAdaptor(cuda, log_file_name=str(path))
+    with tenure.tag("py logged"):
+        buffer = tenure.DeviceBuffer(size=1000, mr=logged)
+    del buffer
+    (file,) = tmp_path.iterdir()
+    rows = [row.split(",")[-1] for row in file.read_text().splitlines()[1:]]
+    assert rows[0].strip().strip('"') == "py logged"
+    assert rows[1].strip().strip('"') == ""

@@ -46,7 +46,7 @@ fn stream_reference(hold: &StreamHold) -> Result<tenure_stream> {
 ///
 /// # Safety
 /// The stream is alive during the call; `out` is null or the address of a variable.
-#[inline]
+#[inline(always)]
 unsafe fn create_at_hand(
     bytes: usize,
     alignment: usize,
@@ -213,7 +213,7 @@ exports! { guard:
 
 exports! { guard_release:
     fn tenure_buffer_destroy(buffer: tenure_buffer) first {
-        BUFFERS.end_if(buffer, Buffer::close_at_hand).then_some(TENURE_OK)
+        BUFFERS.end_if(buffer, Buffer::end_at_hand).then_some(TENURE_OK)
     } {
         // A wrong free ends the buffer all the same: the block stays with its resource, which still counts it.
         let mut wrong = None;
@@ -282,7 +282,7 @@ exports! { try guard:
 
 exports! { try guard_release:
     fn tenure_buffer_try_destroy(buffer: tenure_buffer) first {
-        let ended = registry::without_waiting(|| BUFFERS.end_if(buffer, Buffer::close_at_hand));
+        let ended = registry::without_waiting(|| BUFFERS.end_if(buffer, Buffer::end_at_hand));
         ended.then(|| if registry::has_deferred() { TENURE_OK_COLLECT } else { TENURE_OK })
     } {
         drop(BUFFERS.remove(buffer, Buffer::try_close)?);

@@ -65,7 +65,7 @@ exports! { guard:
 
     fn tenure_memory_snapshot(out: *mut tenure_text) {
         writable(out)?;
-        text_out(snapshot::snapshot().to_string(), out)?;
+        text_out(snapshot::text(), out)?;
     }
 
     fn tenure_history_record(on: u32, stacks: u32, max_entries: usize) {

@@ -199,7 +199,7 @@ impl<T, V: Copy> Slab<T, V> {
     }
 
     /// Nobody is there any more.
-    #[inline]
+    #[inline(always)]
     fn vacated(&'static self, handle: u64) {
         // A place whose generations are used up is not given out again, so that no handle ever comes back.
         let Some(index) = self.index(handle).filter(|_| (handle >> INDEX_BITS) & MASK < MASK) else { return };
@@ -287,7 +287,7 @@ impl<T, V: Copy> Slab<T, V> {
 
     /// Ends a tenant where `f` says so; false, with nothing changed, where it does not, and for a handle that is not right.
     /// The tenant is held meanwhile: `f` must be short and call nobody.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn end_if(&'static self, handle: u64, f: impl FnOnce(&mut T) -> bool) -> bool {
         let Some((place, generation)) = self.find(handle) else { return false };
         let Ok(mut held) = place.hold(generation, is_lost) else { return false };

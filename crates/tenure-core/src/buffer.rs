@@ -527,10 +527,19 @@ impl Buffer {
         closed
     }
 
-    /// [`close`](Self::close) on the home stream into what the thread keeps at hand: false, with nothing changed, when anything
-    /// about it must be looked at. Calls nobody; the references that the buffer holds go when it is dropped.
+    /// Frees the block of a buffer that is dropped next, into what the thread keeps at hand: false, with nothing changed, when
+    /// anything about it must be looked at. Calls nobody; the references that the buffer holds go when it is dropped.
     #[inline]
-    pub fn close_at_hand(&mut self) -> bool {
+    pub fn end_at_hand(&mut self) -> bool {
+        let done = self.free_at_hand();
+        if done {
+            self.ptr = 0;
+        }
+        done
+    }
+
+    #[inline]
+    fn free_at_hand(&self) -> bool {
         let Source::Resource(light) = &self.source else { return false };
         let Some(request) = light.plain(self.capacity, self.align) else { return false };
         // What `settle` would find nothing to do for.
@@ -538,15 +547,12 @@ impl Buffer {
         let settled = self.used.is_empty()
             && self.home.is_of_this_thread()
             && (self.home.as_stored().is_live() || !elsewhere(&self.home));
-        if !settled || !light.body().deallocate_at_hand(self.ptr, &request, self.home.as_stored()) {
-            return false;
-        }
-        self.empty();
-        true
+        settled && light.body().deallocate_at_hand(self.ptr, &request, self.home.as_stored())
     }
 
     fn close_now(&mut self, carried: bool) -> Result<()> {
-        if self.close_at_hand() {
+        if self.free_at_hand() {
+            self.empty();
             return Ok(());
         }
         if matches!(self.source, Source::Foreign(_)) {
@@ -587,7 +593,8 @@ impl Buffer {
         if matches!(self.source, Source::Foreign(Some(_))) {
             return Err(Error::WouldBlock);
         }
-        if self.close_at_hand() {
+        if self.free_at_hand() {
+            self.empty();
             return Ok(());
         }
         tools::may_not_wait()?;
@@ -785,12 +792,21 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let holds = self.ptr != 0 || matches!(self.source, Source::Foreign(Some(_)));
-        if holds && let Err(error) = self.close(None) {
+impl Buffer {
+    #[cold]
+    fn close_at_drop(&mut self) {
+        if let Err(error) = self.close(None) {
             crate::misuse::report(&error);
             self.abandon();
+        }
+    }
+}
+
+impl Drop for Buffer {
+    #[inline]
+    fn drop(&mut self) {
+        if self.ptr != 0 || matches!(self.source, Source::Foreign(Some(_))) {
+            self.close_at_drop();
         }
     }
 }

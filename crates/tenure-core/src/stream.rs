@@ -217,6 +217,7 @@ impl StreamHold {
     }
 
     /// Keeps a raw value: nothing keeps the stream alive.
+    #[inline]
     pub fn raw(raw: RawStream) -> Self {
         Self::new(raw, None)
     }

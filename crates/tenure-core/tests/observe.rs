@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::*;
 use serde_json::Value;
-use tenure_core::adaptor::{Limiting, Statistics};
+use tenure_core::adaptor::{Aligned, Limiting, Statistics, ThreadSafe, Tracking};
 use tenure_core::arena::{Arena, ArenaOptions};
 use tenure_core::bins::{Binning, BinningOptions, FixedSize, FixedSizeOptions};
 use tenure_core::buffer::Buffer;
 use tenure_core::error::{Error, OutOfMemory, Payload, Result};
-use tenure_core::observe::{self, By, Tag, Usage, history, pop_tag, push_tag, snapshot};
+use tenure_core::observe::{self, By, Tag, Usage, history, pop_tag, push_tag};
 use tenure_core::pool::PoolOptions;
 use tenure_core::resource::callback::{CallbackResource, Callbacks};
-use tenure_core::resource::leaf::{AsyncOptions, AsyncPool, shared};
+use tenure_core::resource::leaf::{AsyncOptions, AsyncPool, SamHeadroom, shared};
 use tenure_core::resource::{Properties, Resource};
 use tenure_core::stack::set_source;
 use tenure_core::stream::{StreamHold, StreamObject, StreamRef};
@@ -35,12 +35,16 @@ fn a_pool(options: PoolOptions) -> Resource {
     resource(pool(options))
 }
 
+fn snapshot() -> Value {
+    serde_json::from_str(&observe::snapshot::text()).expect("JSON")
+}
+
 /// A live block: its size, its tag, its stream.
 type Seen = (u64, Option<String>, Option<u64>);
 
 /// The live blocks of a snapshot that a user asked for, by address and resource. Each once.
 fn live() -> BTreeMap<(u64, u64), Seen> {
-    let all = snapshot::snapshot();
+    let all = snapshot();
     let mut found = BTreeMap::new();
     for block in all["blocks"].as_array().expect("blocks") {
         if !block["held_by"].is_null() {
@@ -104,6 +108,10 @@ fn every_kind() -> Vec<(&'static str, Resource)> {
         ("limiting", resource(Limiting::new(pooled(), 64 * MIB))),
         ("statistics", resource(Statistics::new(pooled()))),
         ("statistics over limiting", resource(Statistics::new(resource(Limiting::new(pooled(), 64 * MIB))))),
+        ("tracking", resource(Tracking::new(pooled(), false))),
+        ("aligned", resource(Aligned::new(pooled(), 4096, 0).unwrap())),
+        ("thread safe", resource(ThreadSafe::new(pooled()))),
+        ("sam headroom", resource(SamHeadroom::new(MIB))),
         ("callback", resource(CallbackResource::new(Box::new(HandOn(pooled())), Some(0), properties))),
     ]
 }
@@ -165,6 +173,7 @@ fn tags_nest_and_the_innermost_counts_until_it_ends_in_any_order() {
     let a = take(1000);
     let inner = push_tag("nest inner").unwrap();
     let b = take(2000);
+    assert_eq!(observe::current_tag().as_deref(), Some("nest inner"));
     pop_tag(outer).unwrap();
     let c = take(4000);
     pop_tag(inner).unwrap();
@@ -258,6 +267,15 @@ fn buffers_and_many_blocks_in_one_call_are_counted_too() {
     no_longer();
 }
 
+/// Sets a flag whatever happens.
+struct AtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_walk_over_a_busy_pool_has_every_block_that_stays_once() {
     let _machine = machine();
@@ -301,6 +319,8 @@ fn a_walk_over_a_busy_pool_has_every_block_that_stays_once() {
                 }
             });
         }
+        // A test that fails must not leave the others busy for ever.
+        let _end = AtTheEnd(&over);
         for round in 0..10 {
             if round == 5 {
                 observe::observe(true);
@@ -312,10 +332,9 @@ fn a_walk_over_a_busy_pool_has_every_block_that_stays_once() {
                 assert_eq!(*on, Some(*stream));
             }
         }
-        over.store(true, Ordering::Relaxed);
     });
     assert_eq!(live().keys().filter(|(_, owner)| *owner == pool.id()).count(), stay.len());
-    let all = snapshot::snapshot();
+    let all = snapshot();
     let shown = all["resources"].as_array().unwrap().iter().find(|r| r["id"] == pool.id()).unwrap();
     let sum = |name: &str| -> u64 {
         shown[name].as_array().unwrap().iter().map(|range| range["size"].as_u64().unwrap()).sum()
@@ -365,7 +384,7 @@ fn many_threads_leave_every_account_at_zero() {
 // ------------------------------------------------------------------------------------------------------------ history
 
 fn events() -> Vec<Value> {
-    snapshot::snapshot()["events"].as_array().expect("events").clone()
+    snapshot()["events"].as_array().expect("events").clone()
 }
 
 #[test]
@@ -391,7 +410,7 @@ fn history_keeps_the_last_events_in_their_order() {
     assert_eq!((&all[0]["address"], &all[0]["size"], &all[0]["resource"]), (&ptr.into(), &7000.into(), &id.into()));
     assert_eq!(all[1]["frames"], serde_json::json!(["inner.rs:3 inner", "outer.rs:4 outer"]));
     assert!(all[1]["detail"].as_str().unwrap().contains("out of memory: 64.00 MiB"));
-    assert_eq!(snapshot::snapshot()["events_dropped"], 2);
+    assert_eq!(snapshot()["events_dropped"], 2);
     assert!(matches!(history::record(true, false, 0), Err(Error::Invalid(_))));
     // What begins anew forgets what was.
     history::record(true, false, 100).unwrap();

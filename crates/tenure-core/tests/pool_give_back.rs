@@ -222,7 +222,7 @@ fn resources_without_memory_of_their_own_ask_too() {
     let bytes = 200 << 20;
     let own = |options| resource(AsyncPool::new(options).unwrap());
     for (name, asker) in [("cuda", shared::cuda().unwrap()), ("async", own(AsyncOptions::default()))] {
-        let idle = shared_pool(PoolOptions { release_threshold: u64::MAX, ..Default::default() });
+        let idle = shared_pool(PoolOptions { release_threshold: 200 * MIB, ..Default::default() });
         let ptr = allocate(body(&idle), 200 * MIB, LEGACY).unwrap();
         let refused = oom(asker.allocate(bytes, 256, LEGACY).unwrap_err());
         assert_eq!(tried(&refused, "other pools"), "nothing was idle there", "{name}");

@@ -369,3 +369,23 @@ fn a_slot_freed_by_another_stream_waits_for_its_proof() {
     assert!((0..200).any(|_| place.allocate(1000, 256, &tags, 4, 1, SMALL) == Some(slots[3])));
     place.check().unwrap();
 }
+
+#[test]
+fn the_only_block_that_fits_is_found_however_many_stand_before_it() {
+    let mut place = Place::new(SPAN, SPAN);
+    place.extend(0, SPAN / 2, PROVEN, LARGE);
+    let tags = [tag(0), PROVEN];
+    let mut take = |units: u64| place.allocate(units * UNIT, 256, &tags, tag(0), 7, LARGE).unwrap();
+    // All in one list of sizes, with something live between them. The longest is freed first, so that it is last in it.
+    let blocks: Vec<u64> = (0..40).map(|n| (take(if n == 0 { 1007 } else { 992 }), take(200)).0).collect();
+    let mut rest = Vec::new();
+    while let Some(offset) = place.allocate(1008 * UNIT, 256, &tags, tag(0), 7, LARGE) {
+        rest.push(offset);
+    }
+    for offset in &blocks {
+        let entry = place.entry(*offset).unwrap();
+        assert!(place.free(&entry, tag(0)));
+    }
+    assert_eq!(place.allocate(1007 * UNIT, 256, &tags, tag(0), 7, LARGE), Some(blocks[0]));
+    place.check().unwrap();
+}

@@ -127,9 +127,14 @@ fn layouts() -> String {
     text
 }
 
+/// Constants that older headers do not have, with the version that has them.
+const NEWER: &[(&str, i32)] = &[("CU_MEM_ALLOCATION_TYPE_MANAGED", 13000)];
+
 fn constants(list: &[(&str, i64)]) -> String {
     list.iter().fold(String::new(), |mut text, (name, value)| {
-        writeln!(text, "static_assert(static_cast<long long>({name}) == {value}, \"{name}\");").unwrap();
+        let since = NEWER.iter().find(|(newer, _)| newer == name).map_or(0, |(_, version)| *version);
+        writeln!(text, "#if CUDA_VERSION >= {since}").unwrap();
+        writeln!(text, "static_assert(static_cast<long long>({name}) == {value}, \"{name}\");\n#endif").unwrap();
         text
     })
 }

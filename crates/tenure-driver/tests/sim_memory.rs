@@ -167,6 +167,53 @@ fn pretended_kernels_read_write_and_verify() {
 }
 
 #[test]
+fn a_device_has_one_pool_of_managed_memory_and_hints_name_what_migrates() {
+    let (t, _lock) = setup();
+    let s = stream(&t, 1);
+    let pool_of = |id: i32, kind| {
+        let (mut pool, mut at) = (null_mut(), CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id });
+        (cu!(t, cuMemGetDefaultMemPool(&mut pool, &mut at, kind)), pool)
+    };
+    let (code, managed) = pool_of(0, CU_MEM_ALLOCATION_TYPE_MANAGED);
+    assert_eq!((code, pool_of(0, CU_MEM_ALLOCATION_TYPE_MANAGED)), (0, (0, managed)));
+    let mut default = null_mut();
+    ok!(t, cuDeviceGetDefaultMemPool(&mut default, 0));
+    assert_eq!(pool_of(0, CU_MEM_ALLOCATION_TYPE_PINNED), (0, default));
+    assert!(managed != default && pool_of(1, CU_MEM_ALLOCATION_TYPE_MANAGED).1 != managed);
+    assert_eq!(pool_of(0, 7).0, CUDA_ERROR_INVALID_VALUE);
+    assert_eq!(pool_of(99, CU_MEM_ALLOCATION_TYPE_MANAGED).0, CUDA_ERROR_INVALID_DEVICE);
+    // A default pool is never destroyed.
+    assert_eq!(cu!(t, cuMemPoolDestroy(managed)), cu!(t, cuMemPoolDestroy(default)));
+
+    let (mut moves, mut stays) = (0, 0);
+    ok!(t, cuMemAllocFromPoolAsync(&mut moves, 1000, managed, s));
+    ok!(t, cuMemAllocFromPoolAsync(&mut stays, 1000, default, s));
+    let mut is_managed = [7u8; 2];
+    ok!(t, cuPointerGetAttribute((&raw mut is_managed[0]).cast(), CU_POINTER_ATTRIBUTE_IS_MANAGED, moves));
+    ok!(t, cuPointerGetAttribute((&raw mut is_managed[1]).cast(), CU_POINTER_ATTRIBUTE_IS_MANAGED, stays));
+    assert_eq!(is_managed, [1, 0]);
+    let (device, host) = (
+        CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: 1 },
+        CUmemLocation { type_: CU_MEM_LOCATION_TYPE_HOST, id: 0 },
+    );
+    let prefer = |at, bytes, place| cu!(t, cuMemAdvise(at, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place));
+    assert_eq!((prefer(moves, 1000, device), prefer(moves, 10, host)), (0, 0));
+    ok!(t, cuMemPrefetchAsync(moves, 1000, host, 0, s));
+    let local = [0u8; 64];
+    for (at, bytes) in [(moves, 0), (moves, 2000), (stays, 10), (local.as_ptr() as u64, 64)] {
+        assert_eq!(prefer(at, bytes, host), CUDA_ERROR_INVALID_VALUE, "{at:#x} {bytes}");
+        assert_eq!(cu!(t, cuMemPrefetchAsync(at, bytes, host, 0, s)), CUDA_ERROR_INVALID_VALUE);
+    }
+    assert_eq!(
+        prefer(moves, 10, CUmemLocation { type_: CU_MEM_LOCATION_TYPE_DEVICE, id: 99 }),
+        CUDA_ERROR_INVALID_DEVICE
+    );
+    ok!(t, cuMemFreeAsync(moves, s));
+    ok!(t, cuMemFreeAsync(stays, s));
+    ok!(t, cuStreamDestroy(s));
+}
+
+#[test]
 fn pointers_tell_what_they_are() {
     let (t, _lock) = setup();
     let s = stream(&t, 1);

@@ -16,7 +16,8 @@
 //!   goes on: nothing is called in that interpreter any more.
 //!
 //! # Cost
-//! About 15 ns while threads do not meet. Threads that meet wait for each other, which is what it is for.
+//! Two locks for each call that reaches the upstream's own code, some 50 ns while threads do not meet; those that meet wait for
+//! each other, which is what it is for. What a pool's thread has at hand passes through.
 
 use std::any::Any;
 use std::thread::{self, ThreadId};
@@ -144,6 +145,15 @@ impl MemoryResource for ThreadSafe {
 
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         self.freed(|upstream| upstream.deallocate(ptr, request, stream))
+    }
+
+    // What a thread has at hand calls nobody's code: there is no turn to wait for.
+    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+        self.upstream.body().allocate_at_hand(request, stream)
+    }
+
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+        self.upstream.body().deallocate_at_hand(ptr, request, stream)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

@@ -14,7 +14,7 @@
 //! [`Error::WouldBlock`](crate::error::Error::WouldBlock) and comes again as one that may.
 //!
 //! # Cost
-//! Without stacks about 20 ns for an allocation and its free, on any number of threads (see `outstanding`). With stacks some
+//! Without stacks about 10 ns for an allocation and its free, on any number of threads (see `outstanding`). With stacks some
 //! microseconds and about 500 bytes of host memory for each block.
 //!
 //! # Limitation

@@ -34,7 +34,7 @@ mod stack;
 pub mod tag;
 
 pub use account::{By, Usage, usage};
-pub use tag::{Tag, pop_tag, push_tag};
+pub use tag::{Tag, current_tag, pop_tag, push_tag};
 
 use tenure_driver::watch;
 

@@ -76,7 +76,7 @@ pub fn explain(oom: &mut OutOfMemory) {
 }
 
 fn find(oom: &OutOfMemory) -> Finding {
-    let picture = snapshot::look(BLOCKS);
+    let picture = snapshot::look(BLOCKS, snapshot::Ask::Stores);
     let asked = registry::upgrade(oom.asked);
     let device = asked.as_ref().and_then(|resource| resource.body().device()).or_else(|| crate::device::current().ok());
     let refusing = asked.as_ref().and_then(|resource| refusing(resource, oom.limit));
@@ -193,13 +193,13 @@ fn notes(oom: &OutOfMemory, finding: &Finding) -> Vec<String> {
         notes.push(text);
     }
     let mut cached: Vec<&Layer> =
-        stores(&finding.picture, finding.device).filter(|layer| layer.info.cached_bytes != 0).collect();
-    cached.sort_by_key(|layer| std::cmp::Reverse(layer.info.cached_bytes));
+        stores(&finding.picture, finding.device).filter(|layer| layer.figures().cached_bytes != 0).collect();
+    cached.sort_by_key(|layer| std::cmp::Reverse(layer.figures().cached_bytes));
     if !cached.is_empty() {
         let all: Vec<String> = cached
             .iter()
             .take(HOLDERS)
-            .map(|layer| format!("{} by {} (#{:x})", human(layer.info.cached_bytes), layer.stack, layer.id))
+            .map(|layer| format!("{} by {} (#{:x})", human(layer.figures().cached_bytes), layer.stack, layer.id))
             .collect();
         notes.push(format!("cached and not handed out: {}", all.join(", ")));
     }
@@ -260,7 +260,7 @@ fn advice(
         if limit.body().property("allocation_limit").is_some() {
             let need = oom.live.checked_add(requested)?;
             let upstream = layer(limit.body().upstream()?.id());
-            let room = free.saturating_add(upstream.map_or(0, |layer| layer.info.cached_bytes));
+            let room = free.saturating_add(upstream.map_or(0, |layer| layer.figures().cached_bytes));
             return (need > oom.limit && requested <= room)
                 .then(|| format!("with allocation_limit={} it would have been served", exactly(need)));
         }
@@ -271,8 +271,8 @@ fn advice(
             return mapped(pool, limit, requested, oom.limit, device?);
         }
         // The pool gives back what is idle before it grows, so that the device must have what lies beyond.
-        let grown = need.max(pool.info.reserved_bytes.saturating_add(requested.next_multiple_of(PAGE)));
-        return (grown - pool.info.reserved_bytes <= free)
+        let grown = need.max(pool.figures().reserved_bytes.saturating_add(requested.next_multiple_of(PAGE)));
+        return (grown - pool.figures().reserved_bytes <= free)
             .then(|| format!("with maximum_pool_size={} it would have been served", exactly(grown)));
     }
     if let Some(pool) = layer(asked.id()).filter(|layer| !layer.ranges.is_empty())
@@ -298,7 +298,7 @@ fn advice(
 /// it puts them side by side.
 fn mapped(pool: &Layer, named: &Named, requested: u64, limit: u64, device: i32) -> Option<String> {
     let idle = idle_pages(pool);
-    let fits = pool.info.live_bytes.saturating_add(requested) <= limit && idle >= requested.next_multiple_of(PAGE);
+    let fits = pool.figures().live_bytes.saturating_add(requested) <= limit && idle >= requested.next_multiple_of(PAGE);
     if !fits || named.body().property("own_ranges") != Some(0) {
         return None;
     }

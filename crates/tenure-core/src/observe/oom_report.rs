@@ -159,18 +159,18 @@ fn table<const N: usize>(out: &mut String, head: [&str; N], rows: impl Iterator<
 
 /// A resource's figures, and its ranges as a bar: what is free is light.
 fn resource(out: &mut String, layer: &Layer) {
-    let info = &layer.info;
-    let _ = writeln!(
-        out,
-        "<h3>{} (#{:x})</h3>\n<p class=\"soft\">live {} in {} blocks, cached {}, reserved {}, largest free {}</p>",
-        escaped(&layer.stack),
-        layer.id,
-        human(info.live_bytes),
-        info.live_count,
-        human(info.cached_bytes),
-        human(info.reserved_bytes),
-        human(info.largest_free_bytes)
-    );
+    let _ = writeln!(out, "<h3>{} (#{:x})</h3>", escaped(&layer.stack), layer.id);
+    if let Some(info) = &layer.info {
+        let _ = writeln!(
+            out,
+            "<p class=\"soft\">live {} in {} blocks, cached {}, reserved {}, largest free {}</p>",
+            human(info.live_bytes),
+            info.live_count,
+            human(info.cached_bytes),
+            human(info.reserved_bytes),
+            human(info.largest_free_bytes)
+        );
+    }
     let all: u64 = layer.ranges.iter().map(|(_, bytes)| bytes).sum();
     if all == 0 {
         return;

@@ -12,13 +12,17 @@
 //!
 //! **Cost**: O(live blocks), some 300 bytes of text for each.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::hash_map::Entry as Slot;
+use std::fmt::Write as _;
+
+use rustc_hash::FxHashMap;
 use serde_json::{Map, Value, json};
 
 use super::account::Account;
 use super::book::{self, Entry};
 use super::history::{self, Event};
 use super::{HISTORY, STACKS, is_on, wants};
+use crate::resource::callback::CallbackResource;
 use crate::resource::registry;
 use crate::resource::{Block, Info, Live};
 
@@ -44,7 +48,8 @@ pub(super) struct Layer {
     pub(super) stack: String,
     pub(super) device: Option<i32>,
     pub(super) upstream: u64,
-    pub(super) info: Info,
+    /// `None` where it was not asked.
+    pub(super) info: Option<Info>,
     pub(super) ranges: Vec<(u64, u64)>,
     pub(super) free: Vec<(u64, u64)>,
 }
@@ -76,22 +81,42 @@ fn gaps(ranges: &[(u64, u64)], mut live: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     free
 }
 
+/// Which resources are asked for their figures.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// All.
+    All,
+    /// Those that hold memory by themselves and ask nobody: no user function is called, and no turn waited for, since who
+    /// looks may be inside a call that has one.
+    Stores,
+}
+
 /// Looks at everything. At most `most` blocks are looked at.
-pub(super) fn look(most: usize) -> Picture {
+pub(super) fn look(most: usize, ask: Ask) -> Picture {
     let mut layers = Vec::new();
     let mut blocks: Vec<Seen> = Vec::new();
+    // An address that goes through several hands while the walks go on is there once, as it was seen last.
+    let mut places: FxHashMap<(u64, u64), usize> = FxHashMap::default();
     registry::for_each(|resource| {
         let (id, body) = (resource.id(), resource.body());
         // Before the walk: it gives back what threads have at hand, and the figures are of about the same moment then.
-        let info = body.info();
+        let ranges = body.held_ranges();
+        let is_store = !ranges.is_empty() || body.upstream().is_none();
+        let is_asked = ask == Ask::All || (is_store && resource.downcast::<CallbackResource>().is_none());
+        let info = is_asked.then(|| body.info());
         let mut live = Vec::new();
         body.each_block(&mut |Live { block, held, stream }| {
             live.push((block.ptr, held));
-            if blocks.len() < most {
-                blocks.push(Seen { block, held, stream, layer: id, entry: None, held_by: 0 });
+            let seen = Seen { block, held, stream, layer: id, entry: None, held_by: 0 };
+            match places.entry((block.ptr, block.owner)) {
+                Slot::Occupied(place) => blocks[*place.get()] = seen,
+                Slot::Vacant(place) if blocks.len() < most => {
+                    place.insert(blocks.len());
+                    blocks.push(seen);
+                }
+                Slot::Vacant(_) => {}
             }
         });
-        let ranges = body.held_ranges();
         let free = gaps(&ranges, live);
         layers.push(Layer {
             id,
@@ -109,7 +134,6 @@ pub(super) fn look(most: usize) -> Picture {
         layer.ranges.iter().map(move |(start, _)| (*start, (id, upstream))).collect::<Vec<_>>()
     };
     let holders: FxHashMap<u64, (u64, u64)> = layers.iter().flat_map(pieces).collect();
-    let mut known: FxHashSet<(u64, u64)> = FxHashSet::default();
     for seen in &mut blocks {
         // A pool asks its upstream in the upstream's own name, and a user does not ask for what a pool holds.
         if let Some((holder, upstream)) = holders.get(&seen.block.ptr)
@@ -121,7 +145,6 @@ pub(super) fn look(most: usize) -> Picture {
         if is_on()
             && let Some(entry) = book::get(seen.block.ptr, seen.block.owner)
         {
-            known.insert((seen.block.ptr, seen.block.owner));
             seen.block.bytes = entry.bytes;
             seen.stream = entry.stream.or(seen.stream);
             seen.entry = Some(entry);
@@ -133,7 +156,7 @@ pub(super) fn look(most: usize) -> Picture {
             if blocks.len() >= most {
                 break;
             }
-            if known.contains(&(ptr, entry.who.owner)) {
+            if places.contains_key(&(ptr, entry.who.owner)) {
                 continue;
             }
             let block = Block { ptr, bytes: entry.bytes, owner: entry.who.owner, device: -1 };
@@ -162,22 +185,27 @@ fn stack(frames: Option<&super::stack::Stack>) -> Value {
 }
 
 impl Layer {
+    /// The figures; zeros where they were not asked.
+    pub(super) fn figures(&self) -> Info {
+        self.info.unwrap_or_default()
+    }
+
     pub(super) fn json(&self) -> Value {
-        let info = &self.info;
+        let info = self.info.as_ref();
         json!({
             "id": self.id,
             "kind": self.kind,
             "stack": self.stack,
             "device": self.device,
             "upstream": id_or_null(self.upstream),
-            "live_bytes": info.live_bytes,
-            "live_count": info.live_count,
-            "cached_bytes": info.cached_bytes,
-            "reserved_bytes": info.reserved_bytes,
-            "largest_free_bytes": info.largest_free_bytes,
-            "unproven_bytes": info.unproven_bytes,
-            "peak_live_bytes": info.peak_live_bytes,
-            "peak_reserved_bytes": info.peak_reserved_bytes,
+            "live_bytes": info.map(|info| info.live_bytes),
+            "live_count": info.map(|info| info.live_count),
+            "cached_bytes": info.map(|info| info.cached_bytes),
+            "reserved_bytes": info.map(|info| info.reserved_bytes),
+            "largest_free_bytes": info.map(|info| info.largest_free_bytes),
+            "unproven_bytes": info.map(|info| info.unproven_bytes),
+            "peak_live_bytes": info.map(|info| info.peak_live_bytes),
+            "peak_reserved_bytes": info.map(|info| info.peak_reserved_bytes),
             "reserved": ranges(&self.ranges),
             "free": ranges(&self.free),
         })
@@ -220,15 +248,23 @@ fn event(event: &Event) -> Value {
     Value::Object(fields)
 }
 
-/// Everything: resources, live blocks, threads and the recorded events.
-pub fn snapshot() -> Value {
-    let picture = look(usize::MAX);
+/// Appends a field whose value is a list, an entry at a time: all entries as values would take several times the room of the
+/// text.
+fn list(out: &mut String, name: &str, entries: impl Iterator<Item = Value>) {
+    let _ = write!(out, ",\"{name}\":[");
+    for (at, entry) in entries.enumerate() {
+        let comma = if at == 0 { "" } else { "," };
+        let _ = write!(out, "{comma}{entry}");
+    }
+    out.push(']');
+}
+
+/// Everything, as JSON: resources, live blocks, threads and the recorded events.
+pub fn text() -> String {
+    let picture = look(usize::MAX, Ask::All);
     let (events, dropped) = history::events();
-    let threads: Vec<Value> = super::usage(super::By::Thread)
-        .into_iter()
-        .map(|thread| json!({"id": thread.id, "name": thread.name}))
-        .collect();
-    json!({
+    let threads = super::usage(super::By::Thread);
+    let head = json!({
         "format": "tenure.memory_snapshot",
         "version": VERSION,
         "time_ns": history::now(),
@@ -236,12 +272,17 @@ pub fn snapshot() -> Value {
         "observing": is_on(),
         "recording": wants(HISTORY),
         "stacks": wants(STACKS),
-        "resources": picture.layers.iter().map(Layer::json).collect::<Vec<_>>(),
-        "blocks": picture.blocks.iter().map(Seen::json).collect::<Vec<_>>(),
-        "threads": threads,
-        "events": events.iter().map(event).collect::<Vec<_>>(),
         "events_dropped": dropped,
-    })
+    });
+    let mut out = head.to_string();
+    // Its closing brace comes last.
+    out.pop();
+    list(&mut out, "resources", picture.layers.iter().map(Layer::json));
+    list(&mut out, "blocks", picture.blocks.iter().map(Seen::json));
+    list(&mut out, "threads", threads.iter().map(|thread| json!({"id": thread.id, "name": thread.name})));
+    list(&mut out, "events", events.iter().map(event));
+    out.push('}');
+    out
 }
 
 #[cfg(test)]

@@ -65,14 +65,6 @@ pub fn push_tag(name: &str) -> Result<u64> {
     Ok(token)
 }
 
-/// The innermost tag that this thread has open, while tags are kept.
-pub(crate) fn of_this_thread() -> Option<String> {
-    if !super::wants(TAGS) {
-        return None;
-    }
-    account::mine(|mine| mine.scopes.open().map(Account::name)).flatten()
-}
-
 /// Ends a scope of this thread.
 ///
 /// # Errors
@@ -91,6 +83,14 @@ pub fn pop_tag(token: u64) -> Result<()> {
         // A thread that is ending has no tags any more.
         _ => Ok(()),
     }
+}
+
+/// The name of this thread's innermost tag, for whoever writes logs.
+pub fn current_tag() -> Option<String> {
+    if !super::is_on() {
+        return None;
+    }
+    account::mine(|mine| mine.scopes.open().map(Account::name)).flatten()
 }
 
 /// A tag that is open until this is dropped.

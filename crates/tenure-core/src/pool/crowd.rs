@@ -11,8 +11,10 @@
 //! A program of one thread, and one whose threads hardly meet, never sees a plot: its memory is placed as tightly as the
 //! placer can. `prefer = footprint` has none at all.
 //!
-//! **What plots may cost**: before the pool grows they are given up where more than half of what is mapped is free in
-//! them; before it fails, always. So a program that fits by bytes fits, and one that could grow takes at most twice as much.
+//! **What plots may cost**: before the pool grows, those are given up of which two thirds or more are free, and all where the
+//! thread that is in need is in no crowd; before the pool fails, all of them. So a program that fits by bytes fits, and one
+//! that could grow takes at most three times what is live. In practice it is the sum of what each thread needs at its
+//! peak, where a shared placer needs the peak of the sum.
 
 use super::Prefer;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};

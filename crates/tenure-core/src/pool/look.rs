@@ -10,8 +10,8 @@ use super::Pool;
 use super::place::{GRANULE_BYTES, LivePiece};
 use crate::resource::{Block, Live};
 
-/// So many granules are looked at under the lock at once: 128 MiB of addresses.
-const STRETCH: usize = 4096;
+/// So many granules are looked at under the lock at once: 16 MiB of addresses, at most 65536 slots.
+const STRETCH: usize = 512;
 
 impl Pool {
     /// Calls `see` with each live block, without a lock held.

@@ -29,7 +29,8 @@
 //! failure changes nothing; live + cached = mapped.
 //!
 //! **Cost**: an allocation or a free of what the thread has at hand touches no word of another thread: see `cache/`. Else it
-//! is one short lock and one constant search. 64 bytes a block, 16 a slot of a small class.
+//! is one short lock and one constant search, and where threads meet there again and again they get plots of their own
+//! (`crowd.rs`). 64 bytes a block, 16 a slot of a small class.
 
 mod at_hand;
 mod cache;

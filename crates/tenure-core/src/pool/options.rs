@@ -6,7 +6,7 @@ use crate::resource::MAX_BYTES;
 /// What to do first when the stream's own memory does not suffice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefer {
-    /// Grow: streams stay independent of each other.
+    /// Grow: streams stay independent of each other, and threads that meet at the pool get memory to divide for themselves.
     #[default]
     Concurrency,
     /// Make the stream wait for another one and take its memory: the pool stays small.

@@ -454,6 +454,7 @@ impl Clone for Light {
 }
 
 impl Drop for Light {
+    #[inline]
     fn drop(&mut self) {
         self.named.slot.drop_light();
     }

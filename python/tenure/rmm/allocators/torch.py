@@ -1,23 +1,10 @@
-"""``rmm.allocators.torch``. Where PyTorch is not installed, or has no GPU, ``rmm_torch_allocator`` is ``None``, as in RMM."""
+"""``rmm.allocators.torch``; ``None`` where PyTorch is not installed or has no CUDA, as with RMM."""
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+try:
+    from tenure.allocators.torch import tenure_torch_allocator as rmm_torch_allocator
+except (ImportError, RuntimeError):
+    rmm_torch_allocator = None
 
 __all__ = ["rmm_torch_allocator"]
-
-
-def _allocator() -> Any:
-    try:
-        cuda = importlib.import_module("torch.cuda")
-    except ImportError:
-        return None
-    if not cuda.is_available():
-        return None
-    from tenure.allocators import torch
-
-    return torch.tenure_torch_allocator
-
-
-rmm_torch_allocator: Any = _allocator()

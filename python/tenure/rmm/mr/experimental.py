@@ -2,5 +2,6 @@
 
 from __future__ import annotations
 
-from ..pylibrmm.memory_resource.experimental import *  # noqa: F403
-from ..pylibrmm.memory_resource.experimental import __all__ as __all__
+from ..pylibrmm.memory_resource.experimental import CudaAsyncManagedMemoryResource
+
+__all__ = ["CudaAsyncManagedMemoryResource"]

@@ -155,7 +155,7 @@ impl Logging {
         };
         let raw = stream.raw.addr() as u64;
         let row = Row { action, ptr, bytes: request.bytes as u64, stream: raw, device, stream_id, outcome };
-        let tag = crate::observe::tag::of_this_thread().map(|tag| row::escaped(&tag));
+        let tag = crate::observe::current_tag().map(|tag| row::escaped(&tag));
         row::with_text(&row, |text| self.file.append(text, tag.as_deref().unwrap_or_default()))
     }
 

@@ -5,6 +5,7 @@
 //!                     | magazine of stream B:  ...
 //!                     | outbox:  pieces of A that were freed on B
 //!                     | parked:  the last large block, freed on A
+//!                     | plot of stream A:  large free memory that this thread divides    (only in a crowd)
 //!                     | credit:  bytes that are not in the pool's figures yet
 //!   thread 2 --> desk | ...
 //!                          |  full, needed elsewhere, or another large size: given back in one go
@@ -18,6 +19,12 @@
 //!
 //! **A large block** is worth a place where it merges. So a desk parks one, and gives it back as soon as it is asked for
 //! anything else; a loop that allocates and frees one size meets the same block, and the placer sees no difference.
+//!
+//! **In a crowd** this is not enough: of random large sizes hardly one meets the block that is parked, and threads that come to
+//! the placer each time wait for each other there. A desk that finds the pool's lock taken again and again counts as
+//! *crowded*. It then gets a *plot* for its stream ([`Plot`]): the placer lends it large free memory, a share more each time it
+//! does not suffice, and the desk cuts and merges in it without the lock. Its magazines of small sizes become larger too, and it
+//! tells the figures of live bytes in larger steps. When plots are given up: `crowd.rs`.
 //!
 //! **Invariants**
 //! * I2: what is in the magazine of a stream was freed in that stream's order, and goes back with its tag.
@@ -342,9 +349,16 @@ impl Drawer {
                 out.pieces.extend(stack.pieces.drain(..).map(|held| (held, magazine.stamp)));
                 stack.wants = 0;
             }
-            if plots {
-                out.plots.extend(magazine.plot.take().map(|plot| *plot));
-            }
+        }
+        if plots {
+            self.take_plots(|_| true, out);
+        }
+    }
+
+    /// Takes out the plots that are asked for.
+    fn take_plots(&mut self, which: impl Fn(&Plot) -> bool, out: &mut Collected) {
+        for magazine in &mut self.magazines {
+            out.plots.extend(magazine.plot.take_if(|plot| which(plot)).map(|plot| *plot));
         }
     }
 
@@ -509,9 +523,8 @@ impl Cache {
                 Which::Waiting(key) => drawer.hand_in(key, false, &mut collected),
                 Which::All | Which::Left => drawer.empty(true, &mut collected),
                 Which::Pieces => drawer.empty(false, &mut collected),
-                Which::Plots => {
-                    collected.plots.extend(drawer.magazines.iter_mut().filter_map(|m| m.plot.take().map(|plot| *plot)))
-                }
+                Which::Plots => drawer.take_plots(|_| true, &mut collected),
+                Which::Idle => drawer.take_plots(|plot| plot.is_idle(), &mut collected),
             }
             if left {
                 drawer.empty(true, &mut collected);
@@ -523,16 +536,16 @@ impl Cache {
         collected
     }
 
-    /// How many plots there are, and bytes that are free in them.
+    /// How many plots there are, and how many of them are idle.
     pub(super) fn plots(&self) -> (u64, u64) {
-        let (mut count, mut units) = (0, 0);
+        let (mut count, mut idle) = (0, 0);
         for desk in self.desks.lock().iter() {
             let drawer = desk.drawer.hold();
             for plot in drawer.magazines.iter().filter_map(|m| m.plot.as_ref()) {
-                (count, units) = (count + 1, units + plot.free_units());
+                (count, idle) = (count + 1, idle + u64::from(plot.is_idle()));
             }
         }
-        (count, units * UNIT)
+        (count, idle)
     }
 
     /// The pool ends: nobody may look for a desk of it any more.
@@ -554,6 +567,8 @@ pub(super) enum Which {
     Pieces,
     /// Plots alone.
     Plots,
+    /// Plots that little is left in.
+    Idle,
     /// Of threads that have ended.
     Left,
     /// What was freed in the order of a stream that is about to end.

@@ -140,13 +140,16 @@ impl Pool {
                 return Ok(Step::Nothing("no pages are idle"));
             }
         }
+        // What the device has left counts, where the memory is the device's.
+        let of_device = matches!(self.pages, Pages::Virtual(_)) || self.upstream.body().kind() == "cuda";
+        let free = if of_device { crate::device::memory_info(self.device).map_or(0, |(free, _)| free) } else { 0 };
         let pieces = self.prove_with(&turn, |state| {
             let (tags, _) = Self::stamp(state, asker);
             let zone = self.growth_zone(request);
             let Some(plan) = self.plan(state, request, zone, &tags, true) else { return Vec::new() };
             let left = self.limit().saturating_sub(state.place.mapped_bytes());
-            // Without a limit it was the device that had no more: all of the growth must be made room for.
-            let short = if plan.usable > left { plan.usable - left } else { plan.bytes };
+            // Without a limit it was the device that had no more: what it lacks for the growth must be made room for.
+            let short = if plan.usable > left { plan.usable - left } else { plan.bytes.saturating_sub(free).max(PAGE) };
             // The free block that the growth extends stays.
             let kept = plan.offset - plan.extends..plan.offset;
             let others: Vec<(u64, u64)> = all

@@ -47,9 +47,6 @@ const PROOFS: usize = 4;
 /// How often one request asks the rest of the process for memory: what they say they gave may not be what it needs.
 const ASKS: usize = 8;
 
-/// The part of a pool that may be free in plots before it grows.
-const PLOTS_SHARE: u64 = 2;
-
 /// What came of a step.
 pub(super) enum Step {
     /// The request is served.
@@ -118,6 +115,8 @@ pub(super) struct Climb<'a> {
     drained: bool,
     /// The desks were left alone, so that the pool would grow.
     spared: bool,
+    /// Threads are in each other's way.
+    crowded: bool,
     aged: bool,
     proofs: usize,
     asks: usize,
@@ -177,6 +176,7 @@ impl Pool {
             harvested: false,
             drained: false,
             spared: false,
+            crowded: self.cache.drawer(Lock::Wait).is_some_and(|drawer| drawer.is_crowded()),
             aged: false,
             proofs: 0,
             asks: 0,
@@ -226,10 +226,7 @@ impl Pool {
             AtHand => Ok(self.at_hand(climb)),
             Harvest if !std::mem::replace(&mut climb.harvested, true) => self.harvest(climb),
             Aged if !std::mem::replace(&mut climb.aged, true) => self.prove_aged(climb),
-            Drain
-                if !std::mem::replace(&mut climb.drained, true)
-                    && self.to_drain(climb).is_some_and(|d| self.drain(d)) =>
-            {
+            Drain if !std::mem::replace(&mut climb.drained, true) && self.drain(self.to_drain(climb)) => {
                 climb.harvested = false;
                 Ok(Step::Again)
             }
@@ -251,21 +248,21 @@ impl Pool {
         }
     }
 
-    /// What threads have at hand, and what they divide where that is much of the pool. `None` where the pool had better grow.
-    fn to_drain(&self, climb: &mut Climb<'_>) -> Option<Which> {
-        let (_, idle) = self.cache.plots();
-        if idle > 0 && idle >= self.pages.reserved() / PLOTS_SHARE {
-            return Some(Which::All);
+    /// What goes back before the pool grows: what threads have at hand and what they divide. A crowd gives up plots only that
+    /// hardly anything is left in, and every other time its desks are left alone: the pool had better grow.
+    fn to_drain(&self, climb: &mut Climb<'_>) -> Which {
+        let (plots, idle) = self.cache.plots();
+        if !climb.crowded {
+            return if plots > 0 { Which::All } else { Which::Pieces };
         }
-        let is_crowded = self.cache.drawer(Lock::Wait).is_some_and(|drawer| drawer.is_crowded());
-        if !is_crowded && idle > 0 {
-            return Some(Which::All);
+        climb.spared = true;
+        if idle > 0 {
+            Which::Idle
+        } else if self.plots.may_empty() {
+            Which::Pieces
+        } else {
+            Which::Left
         }
-        if is_crowded && !self.plots.may_empty() {
-            climb.spared = true;
-            return None;
-        }
-        Some(Which::Pieces)
     }
 
     /// The tags and the stamp of an asker.

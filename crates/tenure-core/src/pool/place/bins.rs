@@ -113,13 +113,22 @@ impl Bins {
         // enough but for the alignment.
         let mut at = if self.steps[row] & (1 << step) != 0 { Some((row, step)) } else { self.next((row, step)) };
         while let Some((row, step)) = at {
-            let found = self.walk(blocks, (row << SECOND) | step, units, align, &mut last);
+            let found = self.walk(blocks, (row << SECOND) | step, units, align, &mut last, WALK);
             if found.is_some() {
                 return found;
             }
             at = self.next((row, step));
         }
         last
+    }
+
+    /// What [`Bins::fit`] misses: a block in the list of the size itself that stands behind those that it looks at. Only where a
+    /// request fails otherwise.
+    #[cold]
+    pub(super) fn fit_far(&self, blocks: &Blocks, units: u32, align: u32) -> Option<u32> {
+        let (row, step) = bin(units);
+        let mut last = None;
+        self.walk(blocks, (row << SECOND) | step, units, align, &mut last, usize::MAX).or(last)
     }
 
     /// The next list that is not empty.
@@ -139,10 +148,18 @@ impl Bins {
 
     /// The smallest block of a list that fits, the lowest among equals; `last` becomes one that ends its range.
     #[inline]
-    fn walk(&self, blocks: &Blocks, list: usize, units: u32, align: u32, last: &mut Option<u32>) -> Option<u32> {
+    fn walk(
+        &self,
+        blocks: &Blocks,
+        list: usize,
+        units: u32,
+        align: u32,
+        last: &mut Option<u32>,
+        most: usize,
+    ) -> Option<u32> {
         let mut best: Option<(u32, u32, u32)> = None;
         let mut index = self.heads[list];
-        for _ in 0..WALK {
+        for _ in 0..most {
             if index == NIL {
                 break;
             }

@@ -13,8 +13,9 @@
 use std::collections::BTreeMap;
 
 use super::block::{Block, NIL, State};
+use super::ledger::{self, LIVE, NO_SLOT};
 use super::plot::Plot;
-use super::{LARGE, Place};
+use super::{Entry, LARGE, Place, UNIT};
 
 /// Lines that a plot gets at a time.
 const LINES: usize = 64;
@@ -155,8 +156,22 @@ impl Place {
         let inbox = self.lent.inboxes.get_mut(plot.number as usize).and_then(Option::take);
         for (line, tag) in inbox.unwrap_or_default() {
             self.tag(tag).live -= 1;
-            self.give(line, super::NO_SLOT, tag);
+            self.give(line, NO_SLOT, tag);
         }
+    }
+
+    /// The live piece of a plot around `unit`, in the span that begins at `span`.
+    #[cold]
+    pub(super) fn in_plot(&self, unit: u32, span: u32) -> Option<Entry> {
+        let (block, start, units) = self.ledger.start_before(unit, span)?;
+        let piece = self.ledger.piece(block);
+        let (word, owner) = (piece.word(), piece.owner());
+        if ledger::state_of(word) != LIVE || unit - start >= units {
+            return None;
+        }
+        let bytes = u64::from(units) * UNIT;
+        let (offset, stamp) = (u64::from(start) * UNIT, ledger::stamp_of(word));
+        Some(Entry { block, slot: NO_SLOT, word, offset, bytes, held: bytes, owner, stamp })
     }
 
     /// What waits in inboxes changes its tag.

@@ -7,6 +7,7 @@
 //!              \________________/                           |
 //!                    blocks, 32 bytes each, tiling the mapped ranges; equal tags that touch are one block
 //!                    ledger: what a free is checked against, also without the pool's lock
+//!                    lend -> plot: large free memory that a thread divides for itself, one block in use as far as is seen here
 //! ```
 //!
 //! Positions are offsets in a range of at most 2^32 units of [`UNIT`] bytes; the layer above turns them into addresses.
@@ -374,7 +375,12 @@ impl Place {
                 best = Some((self.blocks[index].units, index));
             }
         }
-        let (_, index) = best?;
+        let index = match best {
+            Some((_, index)) => index,
+            None => tags
+                .iter()
+                .find_map(|tag| self.tag_ref(*tag)?.bins[zone as usize].fit_far(&self.blocks, units, align))?,
+        };
         self.remove_free(index);
         let (start, end, tag) = (self.blocks[index].start, self.blocks[index].end(), self.blocks[index].tag);
         // What the small zone borrows comes from the high end downward; so do its runs, and what is left of one loan
@@ -493,20 +499,6 @@ impl Place {
             owner,
             stamp: ledger::stamp_of(word),
         })
-    }
-
-    /// The live piece of a plot around `unit`, in the span that begins at `span`.
-    #[cold]
-    fn in_plot(&self, unit: u32, span: u32) -> Option<Entry> {
-        let (block, start, units) = self.ledger.start_before(unit, span)?;
-        let piece = self.ledger.piece(block);
-        let (word, owner) = (piece.word(), piece.owner());
-        if ledger::state_of(word) != LIVE || unit - start >= units {
-            return None;
-        }
-        let bytes = u64::from(units) * UNIT;
-        let (offset, stamp) = (u64::from(start) * UNIT, ledger::stamp_of(word));
-        Some(Entry { block, slot: NO_SLOT, word, offset, bytes, held: bytes, owner, stamp })
     }
 
     /// Frees what [`Place::entry`] found, in the order of `tag`. False when somebody else freed it since, without the lock.

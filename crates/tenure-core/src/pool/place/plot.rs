@@ -70,9 +70,9 @@ impl Plot {
         self.units
     }
 
-    /// Units that are not handed out.
-    pub(in crate::pool) fn free_units(&self) -> u64 {
-        self.bins.units
+    /// Whether two thirds of it or more are not handed out.
+    pub(in crate::pool) fn is_idle(&self) -> bool {
+        self.bins.units * 3 >= self.units * 2
     }
 
     /// The placer's block `lent` is the plot's to divide.

@@ -405,7 +405,6 @@ impl MemoryResource for AsyncPool {
             managed: self.managed,
             stream_ordered: true,
             exportable: self.handle_type != HandleType::None,
-            ..Properties::default()
         }
     }
 

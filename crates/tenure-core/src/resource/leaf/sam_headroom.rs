@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::prefetch::{Place, prefer};
 use crate::resource::leaf::plain::{FreeWaits, MakeError, Plain, Source};
 use crate::resource::leaf::system::SystemSource;
-use crate::resource::{Block, Info, MemoryResource, Properties, Request};
+use crate::resource::{Block, Info, Live, MemoryResource, Properties, Request};
 use crate::stream::StreamRef;
 
 /// Where memory of the host is at home changes by whole pages of this size, in bytes.
@@ -124,6 +124,10 @@ impl MemoryResource for SamHeadroom {
 
     fn find(&self, ptr: u64) -> Option<Block> {
         self.memory.find(ptr)
+    }
+
+    fn each_block(&self, see: &mut dyn FnMut(Live)) {
+        self.memory.each_block(see);
     }
 
     fn info(&self) -> Info {
