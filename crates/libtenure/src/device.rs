@@ -116,7 +116,7 @@ exports! { guard:
 
     fn tenure_device_synchronize(device: i32) {
         let device = ordinal(device)?;
-        device::prove(device)?;
+        device::prove_at_last(device)?;
         ops::noted_device(device);
     }
 

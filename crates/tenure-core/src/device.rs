@@ -10,8 +10,8 @@
 //! # Captures
 //! A call of ours never ends a capture of somebody else (`pool.md`, section 4). The first driver call on a stream that a
 //! caller carries asks whether it is capturing; what is not a question runs inside [`on`], under the relaxed capture
-//! mode. `cuCtxSynchronize`, which ends captures even there, is not used: [`prove`] waits for a device by the free of a
-//! small plain block, which the driver makes wait for everything on it.
+//! mode. `cuCtxSynchronize`, which ends captures even there, is used only where nothing else is left ([`prove_at_last`]):
+//! [`prove`] waits for a device by the free of a small plain block, which the driver makes wait for everything on it.
 
 use tenure_driver::process::{self, Unusable};
 use tenure_driver::{CaptureStatus, Current, Device, Driver, Event, LoadError, RawStream, RelaxedCapture};
@@ -252,6 +252,23 @@ pub fn prepare_proof(device: i32) -> Result<()> {
 /// not called and 256 bytes are not to be had.
 pub fn prove(device: i32) -> Result<()> {
     Ok(driver()?.device(check(device)?)?.wait_for_all_work()?)
+}
+
+/// [`prove`] for those who cannot come back later. A failure that passes is tried once more; where the device has not even
+/// the 256 bytes for a proof, it is waited for in the way that ends captures, which is better than memory that goes while it
+/// is in use.
+///
+/// # Errors
+/// What the driver says: then nothing is proven.
+pub fn prove_at_last(device: i32) -> Result<()> {
+    let is_lost = |e: &Error| matches!(e, Error::Device(e) if e.is_sticky() || e.is_context_gone());
+    for _ in 0..2 {
+        match prove(device) {
+            Err(e) if !is_lost(&e) => {}
+            settled => return settled,
+        }
+    }
+    Ok(driver()?.device(check(device)?)?.synchronize()?)
 }
 
 /// For frees: a device that is lost for good has nothing left to wait for.

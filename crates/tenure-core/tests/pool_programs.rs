@@ -305,3 +305,30 @@ fn what_a_failed_growth_for_a_graph_could_not_give_back_goes_with_the_graph() {
     ];
     holds(&Program { settings, ops });
 }
+
+/// The pool that ends here has memory in use on the device, which has not even the bytes of a proof left.
+#[test]
+fn a_pool_ends_on_a_full_device_that_has_lost_the_block_for_its_proof() {
+    let two = Setup { maximum: Some(8 * MIB), ..PLAIN };
+    let settings =
+        Settings { pools: [two, Setup { footprint: true, liar: true, ..two }], device: Some(6 * MIB), ..SETTINGS };
+    let ops = vec![
+        Allocate { pool: 1, bytes: 256, align: 256, stream: 0, how: Object },
+        Allocate { pool: 0, bytes: 256, align: 256, stream: 6, how: Object },
+        Fail { call: "cuMemAlloc", code: 901, after: 0 },
+        Allocate { pool: 0, bytes: 40960, align: 256, stream: 5, how: Object },
+        Reopen { pool: 0 },
+    ];
+    holds(&Program { settings, ops });
+    let settings = Settings { pools: [Setup { liar: true, ..two }, PLAIN], device: Some(10 * MIB), ..SETTINGS };
+    let ops = vec![
+        Fail { call: "cuThreadExchangeStreamCaptureMode", code: 801, after: 2 },
+        Allocate { pool: 0, bytes: 256, align: 256, stream: 0, how: Object },
+        FreeShared { block: 0, by: 3, on: 0 },
+        Allocate { pool: 1, bytes: 256, align: 256, stream: 2, how: Object },
+        Free { block: 0, how: Unnamed },
+        Allocate { pool: 1, bytes: 8 * MIB, align: 256, stream: 2, how: Object },
+        Reopen { pool: 1 },
+    ];
+    holds(&Program { settings, ops });
+}

@@ -431,15 +431,22 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Lets the pages be, for as long as the process lives.
+    fn forget_pages(&self) {
+        match &self.pages {
+            Pages::Virtual(v) => v.forget(),
+            Pages::Chunks(c) => c.forget(),
+        }
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         tend::Tend::wake();
         if tenure_driver::process::unusable() {
             // No driver call any more: what the driver holds goes with the process.
-            match &self.pages {
-                Pages::Virtual(v) => v.forget(),
-                Pages::Chunks(c) => c.forget(),
-            }
+            self.forget_pages();
             self.end_graphs();
             return;
         }
@@ -447,8 +454,13 @@ impl Drop for Pool {
         self.end_graphs();
         // Unmapping does not wait for the device, so everything must have passed. One proof covers all streams.
         let unproven = self.state.get_mut().unproven() > 0 || self.state.get_mut().place.live_count() > 0;
-        if unproven && let Err(e) = crate::device::settled(crate::device::prove(self.device)) {
-            log::warn!("tenure: waiting for device {} before a pool ends: {e}", self.device);
+        if unproven && let Err(e) = crate::device::settled(crate::device::prove_at_last(self.device)) {
+            log::error!(
+                "tenure: device {} cannot be waited for, so that the memory of a pool that ends stays where it is: {e}",
+                self.device
+            );
+            self.forget_pages();
+            return;
         }
         let pieces = self.pages.pieces();
         let (mut stay, mut error) = self.pages.give_back(&pieces, &self.upstream);
