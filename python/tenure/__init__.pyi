@@ -284,9 +284,13 @@ class capture_scope:
     * without ``stream``, the scope stands for this thread: for what it captures, and for its per-thread default stream, which
       is asked for capture in every allocation inside such a scope only.
 
-    >>> arena = tenure.SharedArena()
-    >>> for shape in shapes:
-    ...     with tenure.capture_scope(stream, arena), torch.cuda.graph(graph, stream=stream): ...
+    >>> pool = tenure.mr.PoolMemoryResource(tenure.mr.CudaMemoryResource())
+    >>> stream, arena, graphs = tenure.Stream(non_blocking=True), tenure.SharedArena(), []
+    >>> for size in (1000, 2000):
+    ...     with tenure.capture_scope(stream, arena):
+    ...         tenure.sim.capture_begin(stream)  # in a program: torch.cuda.graph(...), stream.begin_capture()
+    ...         tenure.DeviceBuffer(size=size, stream=stream, mr=pool).close()
+    ...         graphs.append(tenure.sim.capture_end(stream))
     """
 
     def __new__(cls, stream: _AnyStream | None = None, shared: SharedArena | None = None) -> Self: ...

@@ -166,3 +166,35 @@ def test_rust(block, tmp_path, crate):
     crates = [f"-Ldependency={rlib.parent / 'deps'}", f"-Ldependency={rlib.parent}", f"--extern=tenure={rlib}"]
     run([rustc, *flags, *crates, source, "-o", program])
     run([program], cwd=tmp_path, env={**os.environ, "TENURE_LIBRARY": str(library())})
+
+
+# ---------------------------------------------------------------------------------------------------------- the reference
+
+STUBS = sorted((ROOT / "python" / "tenure").glob("*.pyi"))
+
+# The examples of a stub's docstrings, each by itself with `tenure` imported, in a process of their own: they may set what is
+# current.
+DOCTESTS = """
+import ast, doctest, sys, tenure
+failed = ran = 0
+tree = ast.parse(open(sys.argv[1]).read())
+for node in ast.walk(tree):
+    if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+        continue
+    text = ast.get_docstring(node) or ""
+    name = getattr(node, "name", "module")
+    test = doctest.DocTestParser().get_doctest(text, {"tenure": tenure}, name, sys.argv[1], getattr(node, "lineno", 0))
+    outcome = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
+    failed, ran = failed + outcome.failed, ran + outcome.attempted
+print(f"{ran} examples")
+sys.exit(failed > 0)
+"""
+
+
+@pytest.mark.parametrize("stub", STUBS, ids=lambda stub: stub.name)
+def test_examples_of_the_reference(stub, tmp_path):
+    run([sys.executable, "-c", DOCTESTS, stub], cwd=tmp_path)
+
+
+def test_the_reference_has_examples():
+    assert sum(stub.read_text().count(">>>") for stub in STUBS) > 10
