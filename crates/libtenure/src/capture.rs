@@ -10,10 +10,10 @@ use tenure_driver::{Current, Driver};
 
 use crate::guard::exports;
 use crate::handles::{stream, writable, write};
-use crate::slab::Slab;
+use crate::slab::{FEW, Slab};
 
-static ARENAS: Slab<SharedArena, ()> = Slab::new(4, "shared arena", |_| ());
-static GRAPHS: Slab<Graph, ()> = Slab::new(6, "graph", |_| ());
+static ARENAS: Slab<SharedArena, (), FEW> = Slab::new(4, "shared arena", |_| ());
+static GRAPHS: Slab<Graph, (), FEW> = Slab::new(6, "graph", |_| ());
 
 fn arena(handle: tenure_shared_arena) -> Result<Option<SharedArena>> {
     if handle == 0 {

@@ -16,13 +16,13 @@ use tenure_core::sync::atomic::{AtomicPtr, Ordering};
 use tenure_core::sync::{Arc, OnceCell, Weak};
 use tenure_driver::{RawStream, process};
 
-use crate::slab::Slab;
+use crate::slab::{MANY, Slab};
 use crate::tickets;
 
 const LIGHT: u64 = 1 << 63;
 
-pub(crate) static BUFFERS: Slab<Buffer, View> = Slab::new(2, "buffer", view);
-pub(crate) static STREAMS: Slab<StreamSeat, ()> = Slab::new(3, "stream", |_| ());
+pub(crate) static BUFFERS: Slab<Buffer, View, MANY> = Slab::new(2, "buffer", view);
+pub(crate) static STREAMS: Slab<StreamSeat, (), MANY> = Slab::new(3, "stream", |_| ());
 
 /// The seat of a stream object. It stays until the object ends, which may be long after the clients' last reference: a
 /// buffer that names the stream can give its handle out again.

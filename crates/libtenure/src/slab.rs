@@ -26,7 +26,10 @@ use tenure_driver::process;
 use crate::place::{Held, Place, Refusal};
 
 const CHUNK: usize = 256;
-const CHUNKS: usize = 1 << 16;
+/// Chunks of a slab for what a program may have millions of.
+pub(crate) const MANY: usize = 1 << 16;
+/// Chunks of a slab for what a program has a few of. The list of them lies in the library's file.
+pub(crate) const FEW: usize = 1 << 8;
 const INDEX_BITS: u32 = 30;
 const MASK: u64 = (1 << INDEX_BITS) - 1;
 /// Free places that a thread keeps at most, and how many go at a time.
@@ -99,7 +102,7 @@ struct Own<T, V>(Place<T, V>);
 type Chunk<T, V> = Box<[Own<T, V>]>;
 
 /// A set of tenants `T`, each with a copy of what may be asked of it at any time, `V`.
-pub(crate) struct Slab<T: 'static, V: 'static> {
+pub(crate) struct Slab<T: 'static, V: 'static, const CHUNKS: usize> {
     tag: u64,
     what: &'static str,
     view: fn(&T) -> V,
@@ -113,7 +116,7 @@ fn is_lost() -> bool {
     process::forked()
 }
 
-impl<T, V: Copy> Slab<T, V> {
+impl<T, V: Copy, const CHUNKS: usize> Slab<T, V, CHUNKS> {
     /// An empty one. Slabs of one process have different tags, all below [`TAGS`].
     pub(crate) const fn new(tag: u64, what: &'static str, view: fn(&T) -> V) -> Self {
         Self {
@@ -256,7 +259,7 @@ impl<T, V: Copy> Slab<T, V> {
         let index = self.used.fetch_add(1, Ordering::Relaxed);
         let Some(chunk) = self.chunks.get(index / CHUNK) else {
             self.used.fetch_sub(1, Ordering::Relaxed);
-            return Err(Error::invalid(format!("more than 16 million {}s are alive", self.what)));
+            return Err(Error::invalid(format!("more than {} {}s are alive", CHUNKS * CHUNK, self.what)));
         };
         chunk.get_or_init(|| (0..CHUNK).map(|_| Own(Place::default())).collect());
         Ok(index)

@@ -8,9 +8,9 @@ use tenure_core::sync::Arc;
 use crate::device::ordinal;
 use crate::guard::exports;
 use crate::handles::{stream_out, stream_release, stream_retain, writable, write};
-use crate::slab::Slab;
+use crate::slab::{FEW, Slab};
 
-static POOLS: Slab<Arc<Seated>, ()> = Slab::new(9, "stream pool", |_| ());
+static POOLS: Slab<Arc<Seated>, (), FEW> = Slab::new(9, "stream pool", |_| ());
 
 /// A pool whose streams have their handles, of each of which it holds one reference.
 struct Seated {

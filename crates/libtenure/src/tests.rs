@@ -10,7 +10,7 @@ use crate::buffer::*;
 use crate::device::*;
 use crate::library::tenure_error_get;
 use crate::resource::*;
-use crate::slab::Slab;
+use crate::slab::{FEW, Slab};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -56,7 +56,7 @@ fn buffer(bytes: usize) -> tenure_buffer {
 
 #[test]
 fn places_go_round_between_a_thread_that_makes_and_one_that_ends() {
-    static SLAB: Slab<u32, ()> = Slab::new(5, "thing", |_| ());
+    static SLAB: Slab<u32, (), FEW> = Slab::new(5, "thing", |_| ());
     let (send, receive) = std::sync::mpsc::sync_channel::<u64>(8);
     let ender = std::thread::spawn(move || {
         for handle in receive {

@@ -14,7 +14,7 @@ from tenure.statistics import (
     push_statistics,
     statistics,
 )
-from tenure.statistics import (  # type: ignore[attr-defined]
+from tenure.statistics import (
     _get_descriptive_name_of_object as _get_descriptive_name_of_object,
 )
 
