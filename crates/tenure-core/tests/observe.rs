@@ -392,6 +392,8 @@ fn history_keeps_the_last_events_in_their_order() {
     let _machine = machine();
     no_longer();
     drop(set_source(Some(Arc::new(|| "inner.rs:3 inner\nouter.rs:4 outer\n".to_owned()))));
+    // One per process: whether it is made now depends on the tests before this one.
+    let _cuda = shared::cuda().unwrap();
     history::record(true, true, 6).unwrap();
     let pool = a_pool(PoolOptions { maximum_bytes: Some(4 * MIB), ..PoolOptions::default() });
     let ptr = pool.allocate(7000, 256, LEGACY).unwrap();

@@ -13,7 +13,7 @@
 //! * Once the interpreter is going neither is entered: an allocation is an error, a free does nothing.
 //!
 //! # Cycles
-//! See [`keeper`](crate::keeper), which owns the callables: `self.mr = CallbackMemoryResource(self.allocate, self.free)`
+//! See [`crate::keeper`], which owns the callables: `self.mr = CallbackMemoryResource(self.allocate, self.free)`
 //! is a cycle through the engine, and so is `self.buffer = DeviceBuffer(size=n, mr=self.mr)`.
 
 use std::ffi::c_void;

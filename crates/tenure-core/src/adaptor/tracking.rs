@@ -11,7 +11,7 @@
 //! # Stacks
 //! With [`Tracking::new`]`(.., true)` each block keeps the [`Stack`] of its allocation. Names are looked up when the list is
 //! asked for. An interpreter is entered for its frames, so that a call which must not wait answers
-//! [`Error::WouldBlock`](crate::error::Error::WouldBlock) and comes again as one that may.
+//! [`Error::WouldBlock`] and comes again as one that may.
 //!
 //! # Cost
 //! Without stacks about 10 ns for an allocation and its free, on any number of threads (see `outstanding`). With stacks some

@@ -117,7 +117,7 @@ pub fn observe(on: bool) {
 /// Makes an allocation of the public entry, and books it.
 ///
 /// # Errors
-/// The resource's; out of memory with its [notes](notes).
+/// The resource's; out of memory with its [notes].
 #[inline]
 pub(crate) fn allocate(
     named: &Named,
