@@ -274,6 +274,17 @@ def test_cupy_memory_is_tenures(cupy_hook, pool):
 
 
 @needs_cupy
+def test_cupy_blocks_are_accounted_for_in_their_context(cupy_hook, pool):
+    import contextvars
+
+    with tenure.tag("cupy's context"):
+        context = contextvars.copy_context()
+    kept = [context.run(cupy_hook.tenure_cupy_allocator, 1000), context.run(cupy_hook.allocator(pool), 3000)]
+    assert tenure.usage()["cupy's context"].live_bytes == 4000
+    del kept
+
+
+@needs_cupy
 def test_cupy_attributes_lie_where_they_are_written():
     assert tenure._tenure._cupy_in_place(), "this CuPy's memory objects are written by name, which is slower"
 

@@ -37,7 +37,7 @@ impl TrackingResourceAdaptor {
 
     #[pyo3(signature = (upstream_mr, capture_stacks=false))]
     fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>, capture_stacks: bool) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         let stacks = u32::from(capture_stacks);
         // SAFETY: the pointer is valid for writing.
         make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
@@ -206,7 +206,7 @@ impl FailureCallbackResourceAdaptor {
 
     #[pyo3(signature = (upstream_mr, callback))]
     fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>, callback: &Bound<'_, PyAny>) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         if !callback.is_callable() {
             let kind = callback.get_type().name()?;
             return Err(PyTypeError::new_err(format!(
@@ -272,7 +272,7 @@ impl PrefetchResourceAdaptor {
 
     #[pyo3(signature = (upstream_mr))]
     fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         // SAFETY: the pointer is valid for writing.
         make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
             (api().prefetch_create)(upstream, out)
@@ -328,7 +328,7 @@ impl AlignedResourceAdaptor {
         alignment: Option<&Bound<'_, PyAny>>,
         alignment_threshold: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         let alignment = size::optional(alignment, "alignment")?.unwrap_or(256);
         let threshold = size::optional(alignment_threshold, "alignment_threshold")?.unwrap_or(0);
         // SAFETY: the pointer is valid for writing.
@@ -362,7 +362,7 @@ impl ThreadSafeResourceAdaptor {
 
     #[pyo3(signature = (upstream_mr))]
     fn __init__(slf: &Bound<'_, Self>, upstream_mr: &Bound<'_, PyAny>) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         // SAFETY: the pointer is valid for writing.
         make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
             (api().thread_safe_create)(upstream, out)

@@ -345,8 +345,7 @@ pub(crate) fn view_of(py: Python<'_>, buffer: tenure_buffer) -> PyResult<tenure_
 /// The resource of an optional argument: without one, the current one, which the engine reads once.
 #[inline]
 pub(crate) fn resource_or_current(py: Python<'_>, mr: Option<&Bound<'_, PyAny>>) -> PyResult<tenure_resource> {
-    observe::sync(py)?;
-    scopes::sync(py);
+    observe::follow(py)?;
     match mr {
         Some(mr) => resource::argument(mr),
         None => {

@@ -37,6 +37,7 @@ use crate::buffer::{self, DeviceBuffer, Owned};
 use crate::current;
 use crate::errors::check;
 use crate::gil;
+use crate::observe;
 use crate::resource::{self, DeviceMemoryResource};
 use crate::stream::{self, DEFAULT, Stream};
 use crate::table::api;
@@ -254,6 +255,7 @@ impl Setup {
 
     /// Allocates on the current stream and gives a `MemoryPointer`.
     fn allocate<'py>(&self, py: Python<'py>, size: usize, resource: tenure_resource) -> PyResult<Bound<'py, PyAny>> {
+        observe::follow(py)?;
         let (carried, _held) = self.current_stream(py)?;
         let memory = blank(py, &self.memory)?;
         let (mut ptr, mut device) = (0, -1);

@@ -47,7 +47,7 @@ impl LoggingResourceAdaptor {
         upstream_mr: &Bound<'_, PyAny>,
         log_file_name: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let upstream = resource::argument(upstream_mr)?;
+        let upstream = resource::upstream(upstream_mr)?;
         let name = log_file_name.map(name).transpose()?;
         let given = name.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
         // SAFETY: the name is null or a string, and the pointer is valid for writing.

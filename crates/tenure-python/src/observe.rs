@@ -30,6 +30,7 @@ use pyo3::types::{PyDict, PyTuple};
 use tenure_abi::*;
 
 use crate::errors::{call, check, text};
+use crate::scopes;
 use crate::table::api;
 
 /// Whether a tag was ever opened in this process.
@@ -81,6 +82,14 @@ fn innermost(py: Python<'_>) -> PyResult<Option<Bound<'_, Link>>> {
 
 fn set(py: Python<'_>, link: Option<Bound<'_, Link>>) -> PyResult<()> {
     variable(py)?.1.bind(py).call1((link,))?;
+    Ok(())
+}
+
+/// For each call that allocates: the tag and the scopes of statistics of the context that runs are this thread's.
+#[inline]
+pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
+    sync(py)?;
+    scopes::sync(py);
     Ok(())
 }
 

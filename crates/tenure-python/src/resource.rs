@@ -259,9 +259,8 @@ impl DeviceMemoryResource {
         let bytes = size::bytes(nbytes, "nbytes")?;
         let alignment = alignment_bytes(alignment)?;
         let stream = stream::argument(stream)?;
-        observe::sync(slf.py())?;
+        observe::follow(slf.py())?;
         let carried = stream.carried();
-        scopes::sync(slf.py());
         let mut out: *mut c_void = std::ptr::null_mut();
         let to = &raw mut out;
         try_call(
@@ -309,9 +308,8 @@ impl DeviceMemoryResource {
         let bytes = size::many(sizes, "sizes", size::bytes)?;
         let alignment = alignment_bytes(alignment)?;
         let stream = stream::argument(stream)?;
-        observe::sync(slf.py())?;
+        observe::follow(slf.py())?;
         let carried = stream.carried();
-        scopes::sync(slf.py());
         let mut out: Vec<*mut c_void> = vec![std::ptr::null_mut(); bytes.len()];
         let to = out.as_mut_ptr();
         // SAFETY: both arrays are as long as is said; the handles are held by this call's arguments.

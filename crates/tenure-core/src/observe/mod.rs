@@ -114,6 +114,17 @@ pub fn observe(on: bool) {
 
 // --------------------------------------------------------------------------------------------------- the public entries
 
+/// Books what was made, while somebody looks.
+#[inline]
+fn booked(named: &Named, request: &Request, stream: Option<StreamRef<'_>>, made: Result<u64>) -> Result<u64> {
+    if let Ok(ptr) = &made
+        && is_on()
+    {
+        allocated(named, *ptr, request.bytes, stream);
+    }
+    made
+}
+
 /// Makes an allocation of the public entry, and books it.
 ///
 /// # Errors
@@ -125,15 +136,7 @@ pub(crate) fn allocate(
     stream: Option<StreamRef<'_>>,
     make: impl FnOnce() -> Result<u64>,
 ) -> Result<u64> {
-    match make() {
-        Ok(ptr) => {
-            if is_on() {
-                allocated(named, ptr, request.bytes, stream);
-            }
-            Ok(ptr)
-        }
-        Err(error) => Err(failed(named, request.bytes, stream, error)),
-    }
+    booked(named, request, stream, make()).map_err(|error| failed(named, request.bytes, stream, error))
 }
 
 /// [`allocate`] for a call that neither waits nor calls anybody: what it fails with is explained when somebody asks.
@@ -147,19 +150,13 @@ pub(crate) fn try_allocate(
     stream: Option<StreamRef<'_>>,
     make: impl FnOnce() -> Result<u64>,
 ) -> Result<u64> {
-    match make() {
-        Ok(ptr) => {
-            if is_on() {
-                allocated(named, ptr, request.bytes, stream);
-            }
-            Ok(ptr)
-        }
-        Err(Error::OutOfMemory(mut oom)) => {
+    booked(named, request, stream, make()).map_err(|error| match error {
+        Error::OutOfMemory(mut oom) => {
             (oom.asked, oom.stream) = (named.id(), stream_value(stream));
-            Err(Error::OutOfMemory(oom))
+            Error::OutOfMemory(oom)
         }
-        Err(error) => Err(error),
-    }
+        error => error,
+    })
 }
 
 /// Makes an allocation of many blocks, and books them.
