@@ -14,6 +14,9 @@
 //! * CuPy's classes are used as their documentation has it: `BaseMemory` is subclassed, its attributes `ptr`, `size` and
 //!   `device_id` are public, `MemoryPointer(mem, 0)` makes a pointer. Where these attributes lie in the object is looked for
 //!   with two sets of values when the class is made; where they are not found, they are set by name.
+//! * A thread without a current context gets its device's primary one with its first allocation, as it gets it by CuPy's own
+//!   allocator. CuPy asks the CUDA runtime for the current device several times for each array, and without a context each of
+//!   these questions takes the runtime more than a microsecond.
 //! * A stream other than the default ones is carried as an object that keeps CuPy's stream alive. The last one of a thread
 //!   is remembered, so that CuPy's stream may live until its thread uses another one.
 //!
@@ -21,7 +24,7 @@
 //! Beside the engine's buffer: one call into CuPy for the number of the current stream, two objects of Python's. No call of
 //! the driver is made for a block that the resource has at hand.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_int, c_void};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,6 +80,8 @@ static HANDLE: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     /// The last stream of CuPy's own that this thread allocated on.
     static LAST: RefCell<Option<Rc<Stream>>> = const { RefCell::new(None) };
+    /// Whether this thread had a current context, or was given one.
+    static SETTLED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The handle's place in a memory object.
@@ -267,6 +272,9 @@ impl Setup {
             // SAFETY: the object is of the class, and nobody else has it yet. It owns the buffer from here on.
             unsafe { handle_of(memory.as_ptr(), self.handle).write(owned.handle()) };
             std::mem::forget(owned);
+            if !SETTLED.get() {
+                self.settle(py)?;
+            }
         }
         if device < 0 {
             // Memory of the host, or none: CuPy wants a device all the same.
@@ -289,6 +297,20 @@ impl Setup {
             }
         }
         self.pointer.bind(py).call1((memory, 0))
+    }
+
+    /// Leaves the calling thread with a current context, as the first allocation by the CUDA runtime does.
+    #[cold]
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.simulated {
+            let cuda = py.import("cupy.cuda")?;
+            if cuda.getattr("driver")?.call_method0("ctxGetCurrent")?.extract::<usize>()? == 0 {
+                let runtime = cuda.getattr("runtime")?;
+                runtime.call_method1("setDevice", (runtime.call_method0("getDevice")?,))?;
+            }
+        }
+        SETTLED.set(true);
+        Ok(())
     }
 
     /// CuPy's own exception for a lack of memory, with ours as its cause; anything else as it is.

@@ -279,3 +279,17 @@ def disable(*libraries: str | ModuleType) -> Table:
         if not _wishes and _watch in sys.meta_path:
             sys.meta_path.remove(_watch)
     return Table(rows)
+
+
+_MODULES = ("cuda_core", "cupy", "numba", "torch", "warp")
+
+
+def __getattr__(name: str) -> Any:
+    # `tenure.allocators.cupy` without an import of its own, as `tenure.mr` is there without one.
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

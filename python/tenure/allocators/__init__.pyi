@@ -10,6 +10,11 @@ from types import ModuleType
 from typing import Any, Literal, overload
 
 from ..mr import DeviceMemoryResource
+from . import cuda_core as cuda_core
+from . import cupy as cupy
+from . import numba as numba
+from . import torch as torch
+from . import warp as warp
 
 __all__ = ["Row", "Table", "disable", "enable"]
 

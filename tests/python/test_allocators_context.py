@@ -1,0 +1,52 @@
+"""What a library's first allocation through tenure leaves behind on its thread, and how the hooks are found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import DEVICE, child
+
+gpu = pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+
+
+@pytest.mark.parametrize("name", ["cuda_core", "cupy", "numba", "torch", "warp"])
+def test_hooks_are_found_without_an_import_of_their_own(name):
+    code = f"import tenure; print(tenure.allocators.{name}.__name__, '{name}' in dir(tenure.allocators))"
+    done = child(code)
+    assert done.stdout.split() == [f"tenure.allocators.{name}", "True"], done.stderr
+
+
+def test_an_unknown_hook_is_an_attribute_error():
+    import tenure
+
+    with pytest.raises(AttributeError, match="jax"):
+        tenure.allocators.jax
+
+
+def on_a_new_thread(work: Callable[[], Any]) -> Any:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@gpu
+def test_cupys_first_allocation_gives_the_thread_a_context():
+    """Without a current context the CUDA runtime takes a microsecond and more for each question about the device."""
+    cupy = pytest.importorskip("cupy")
+    import tenure
+
+    def work() -> tuple[int, int]:
+        before = cupy.cuda.driver.ctxGetCurrent()
+        with cupy.cuda.using_allocator(tenure.allocators.cupy.tenure_cupy_allocator):
+            array = cupy.empty(1024, dtype="u1")
+        after = cupy.cuda.driver.ctxGetCurrent()
+        del array
+        return before, after
+
+    before, after = on_a_new_thread(work)
+    assert before == 0 and after != 0
