@@ -368,3 +368,22 @@ fn without_it_pages_from_elsewhere_are_exchanged_for_what_a_free_block_is_short_
     free(&pool, between, 2 * MIB, a);
     pool.check().unwrap();
 }
+
+#[test]
+fn without_it_pages_in_use_are_not_taken_for_idle_ones() {
+    let _machine = machine();
+    let _current = current();
+    let a = StreamObject::create(0, true).unwrap();
+    let a = object(&a);
+    let pool = pool(PoolOptions { maximum_bytes: Some(8 * MIB), remap: false, ..Default::default() });
+    let all: Vec<u64> = (0..4).map(|_| allocate(&pool, 2 * MIB, a).unwrap()).collect();
+    assert!(all.is_sorted());
+    // The highest is in use: whoever looks from there must pass it by, and not count it.
+    free(&pool, all[0], 2 * MIB, a);
+    free(&pool, all[2], 2 * MIB, a);
+    let large = allocate(&pool, 4 * MIB, a).expect("two idle pages are exchanged");
+    for (ptr, bytes) in [(large, 4 * MIB), (all[1], 2 * MIB), (all[3], 2 * MIB)] {
+        free(&pool, ptr, bytes, a);
+    }
+    pool.check().unwrap();
+}

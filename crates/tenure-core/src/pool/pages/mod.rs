@@ -162,7 +162,8 @@ fn is_heap(upstream: &Resource) -> bool {
 
 /// Which of the pieces are wholly free for everyone, the highest first, up to `bytes` bytes.
 pub(super) fn idle(pieces: &[(u64, u64)], place: &Place, bytes: u64) -> Vec<(u64, u64)> {
-    let free = place.free_blocks(super::place::PROVEN);
+    // Blocks of two zones touch without being one.
+    let free = place.stretches(|tag| tag == super::place::PROVEN);
     let mut left = bytes;
     let mut found = Vec::new();
     for (offset, length) in pieces.iter().rev() {

@@ -76,8 +76,8 @@ impl Place {
         self.release(index, tag);
     }
 
-    /// Takes `bytes` bytes at `offset` out of the mapped ranges. They must lie in one free block that carries
-    /// [`PROVEN`]; otherwise nothing happens and the answer is false.
+    /// Takes `bytes` bytes at `offset` out of the mapped ranges. They must lie in free blocks that carry [`PROVEN`], in one or,
+    /// where zones have borrowed of each other, in several; otherwise nothing happens and the answer is false.
     pub fn shrink(&mut self, offset: u64, bytes: u64) -> bool {
         let start = (offset / UNIT) as u32;
         let end = start + (bytes / UNIT) as u32;
@@ -91,8 +91,11 @@ impl Place {
             index = self.blocks[index].next;
         }
         let block = self.blocks[index];
-        if block.state != State::Free || block.tag != PROVEN || block.start > start || block.end() < end {
+        if block.state != State::Free || block.tag != PROVEN || block.start > start {
             return false;
+        }
+        if block.end() < end {
+            return self.shrink_several(index, offset, bytes);
         }
         self.remove_free(index);
         let (prev, next, zone) = (block.prev, block.next, block.zone);
@@ -110,6 +113,22 @@ impl Place {
         }
         self.split_range(after - 1, (start, tail), (end, head));
         true
+    }
+
+    /// [`Place::shrink`] of more than one block, the first of which is `index`.
+    #[cold]
+    fn shrink_several(&mut self, mut index: u32, offset: u64, bytes: u64) -> bool {
+        let end = ((offset + bytes) / UNIT) as u32;
+        loop {
+            let block = self.blocks[index];
+            if block.state != State::Free || block.tag != PROVEN {
+                return false;
+            }
+            if block.end() >= end {
+                return !self.vacate(offset, bytes).is_empty();
+            }
+            index = block.next;
+        }
     }
 
     /// A hole opens in a range: what is before it ends at `start` with the sentinel `tail`, what is behind it begins at `end`
