@@ -188,6 +188,27 @@ class cuda_stream_view {
     return a.raw_ == b.raw_ || (a.is_default() && b.is_default());
   }
   friend constexpr bool operator!=(cuda_stream_view a, cuda_stream_view b) noexcept { return !(a == b); }
+  // Each converts into the other: said here, so that comparing them is not in doubt.
+  template <class Stream, std::enable_if_t<detail::is_stream_like<Stream>::value, int> = 0>
+  friend bool operator==(cuda_stream_view a, Stream const& b) noexcept
+  {
+    return a == cuda_stream_view(b);
+  }
+  template <class Stream, std::enable_if_t<detail::is_stream_like<Stream>::value, int> = 0>
+  friend bool operator==(Stream const& a, cuda_stream_view b) noexcept
+  {
+    return cuda_stream_view(a) == b;
+  }
+  template <class Stream, std::enable_if_t<detail::is_stream_like<Stream>::value, int> = 0>
+  friend bool operator!=(cuda_stream_view a, Stream const& b) noexcept
+  {
+    return !(a == cuda_stream_view(b));
+  }
+  template <class Stream, std::enable_if_t<detail::is_stream_like<Stream>::value, int> = 0>
+  friend bool operator!=(Stream const& a, cuda_stream_view b) noexcept
+  {
+    return !(cuda_stream_view(a) == b);
+  }
 
  private:
   std::uintptr_t raw_{0};
