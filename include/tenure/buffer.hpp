@@ -71,7 +71,16 @@ class device_buffer {
   }
   /** A copy of `bytes` bytes at `source`, on the host or on a device, which stay alive until the copy on `stream` is done. */
   device_buffer(void const* source, std::size_t bytes, cuda_stream_view stream, mr::resource_ref resource = {})
-    : device_buffer(bytes, stream, resource)
+    : device_buffer(source, bytes, CUDA_ALLOCATION_ALIGNMENT, stream, resource)
+  {
+  }
+  /** The same with an alignment, a power of two. */
+  device_buffer(void const* source,
+                std::size_t bytes,
+                std::size_t alignment,
+                cuda_stream_view stream,
+                mr::resource_ref resource = {})
+    : device_buffer(bytes, alignment, stream, resource)
   {
     if (bytes == 0) { return; }
     if (source == nullptr) {

@@ -122,13 +122,16 @@ template <class Object>
     detail::object_functions<Object>::make(std::make_unique<Object>(std::move(object)), traits));
 }
 
+/** Allocates `bytes` bytes in the order of the stream; the last argument is the constructor's. */
+using allocate_callback_t = std::function<void*(std::size_t bytes, cuda_stream_view stream, void* arg)>;
+/** Frees in the order of the stream. */
+using deallocate_callback_t = std::function<void(void* ptr, std::size_t bytes, cuda_stream_view stream, void* arg)>;
+
 /** A resource of two functions, with RMM's signatures. */
 class callback_memory_resource : public resource {
  public:
-  /** Allocates `bytes` bytes in the order of the stream; the last argument is the constructor's. */
-  using allocate_callback_t = std::function<void*(std::size_t bytes, cuda_stream_view stream, void* arg)>;
-  /** Frees in the order of the stream. */
-  using deallocate_callback_t = std::function<void(void* ptr, std::size_t bytes, cuda_stream_view stream, void* arg)>;
+  using allocate_callback_t   = mr::allocate_callback_t;    ///< The function that allocates.
+  using deallocate_callback_t = mr::deallocate_callback_t;  ///< The function that frees.
 
   /** Empty. */
   callback_memory_resource() noexcept = default;

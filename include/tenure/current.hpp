@@ -36,6 +36,12 @@ namespace mr {
 /** The current resource of the current device. */
 [[nodiscard]] inline resource get_current_device_resource() { return get_per_device_resource(cuda_device_id{}); }
 
+/** RMM's name; where theirs is a reference that dangles after the next setter, this one owns. */
+[[nodiscard]] inline resource get_per_device_resource_ref(cuda_device_id device) { return get_per_device_resource(device); }
+
+/** RMM's name; this one owns. */
+[[nodiscard]] inline resource get_current_device_resource_ref() { return get_current_device_resource(); }
+
 /** Replaces the current resource of a device and returns the previous one. The table holds its own reference. */
 inline resource set_per_device_resource(cuda_device_id device, resource_ref next)
 {

@@ -8,8 +8,11 @@
 
 #pragma once
 
+#include <tenure/aligned.hpp>
 #include <tenure/error.hpp>
 
+#include <cstddef>
+#include <string>
 #include <utility>
 
 namespace tenure {
@@ -74,6 +77,22 @@ inline void device_synchronize(cuda_device_id device = {})
 {
   auto const info = device_info();
   return {static_cast<std::size_t>(info.free_bytes), static_cast<std::size_t>(info.total_bytes)};
+}
+
+/**
+ * That many percent of what is free on the current device, lowered to a multiple of 256 bytes. Throws `invalid_argument` for
+ * what is no percentage.
+ */
+[[nodiscard]] inline std::size_t percent_of_free_device_memory(int percent)
+{
+  if (percent < 0 || percent > 100) {
+    detail::raise_own<invalid_argument>(TENURE_ERROR_INVALID_ARGUMENT,
+                                        "tenure: " + std::to_string(percent) +
+                                          " percent of the free memory were asked for; say 0 to 100");
+  }
+  auto const free = available_device_memory().first;
+  return align_down(free / 100 * static_cast<std::size_t>(percent) + free % 100 * static_cast<std::size_t>(percent) / 100,
+                    CUDA_ALLOCATION_ALIGNMENT);
 }
 
 /** Makes a device current on this thread while it lives, and the one from before afterwards. */

@@ -18,6 +18,7 @@
 
 #pragma once
 
+#include <tenure/aligned.hpp>
 #include <tenure/error.hpp>
 #include <tenure/stream.hpp>
 
@@ -26,13 +27,11 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace tenure {
-
-/** What a resource aligns to where nothing else is asked for, in bytes. */
-inline constexpr std::size_t CUDA_ALLOCATION_ALIGNMENT = 256;
 
 namespace mr {
 
@@ -45,6 +44,23 @@ namespace detail {
 
 /** The resources that exist once per process: a handle of one can be made without calling anything. */
 enum class process_resource : std::uint8_t { none, cuda, managed, pinned, system };
+
+/**
+ * What stands in a handle's place until the resource of this kind is asked for: values that no handle has, just under
+ * `TENURE_RESOURCE_CURRENT`. So a `resource` is one word, and a process-wide one is made without calling anything.
+ */
+constexpr tenure_resource stand_in(process_resource kind) noexcept
+{
+  return kind == process_resource::none ? TENURE_RESOURCE_NULL
+                                        : TENURE_RESOURCE_CURRENT - static_cast<tenure_resource>(kind);
+}
+/** Which kind a value stands in for; `none` for a handle. */
+constexpr process_resource stands_for(tenure_resource value) noexcept
+{
+  auto const kind = TENURE_RESOURCE_CURRENT - value;
+  return kind >= 1 && kind <= static_cast<tenure_resource>(process_resource::system) ? static_cast<process_resource>(kind)
+                                                                                     : process_resource::none;
+}
 
 /** The process's own handle of such a resource. It is never given back, as the resource is never closed. */
 template <process_resource Kind>
@@ -100,6 +116,47 @@ class resource_ref {
   /** The handle; not to be released. */
   [[nodiscard]] tenure_resource handle() const noexcept { return handle_; }
 
+  /** As `resource::allocate`. */
+  [[nodiscard]] void* allocate(cuda_stream_view stream,
+                               std::size_t bytes,
+                               std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT) const
+  {
+    void* out = nullptr;
+    ::tenure::detail::check(TENURE_DETAIL_CALL(allocate)(handle_, bytes, alignment, stream.native(), &out));
+    return out;
+  }
+  /**
+   * As `resource::deallocate`. Where this names the current resource, that is the one of *now*: name a resource for what was
+   * allocated before.
+   */
+  void deallocate(cuda_stream_view stream,
+                  void* ptr,
+                  std::size_t bytes,
+                  std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT) const
+  {
+    ::tenure::detail::check(TENURE_DETAIL_CALL(deallocate)(handle_, ptr, bytes, alignment, stream.native()));
+  }
+  /** As `resource::allocate_sync`. */
+  [[nodiscard]] void* allocate_sync(std::size_t bytes, std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT) const
+  {
+    void* out = nullptr;
+    ::tenure::detail::check(TENURE_DETAIL_CALL(allocate_sync)(handle_, bytes, alignment, &out));
+    return out;
+  }
+  /** As `resource::deallocate_sync`, except that it throws. */
+  void deallocate_sync(void* ptr, std::size_t bytes, std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT) const
+  {
+    ::tenure::detail::check(TENURE_DETAIL_CALL(deallocate_sync)(handle_, ptr, bytes, alignment));
+  }
+
+  /** Whether both name one resource. */
+  friend bool operator==(resource_ref a, resource_ref b) noexcept
+  {
+    std::uint32_t same = a.handle_ == b.handle_ ? 1 : 0;
+    return same != 0 || (TENURE_DETAIL_CALL(resource_same)(a.handle_, b.handle_, &same) == TENURE_OK && same != 0);
+  }
+  friend bool operator!=(resource_ref a, resource_ref b) noexcept { return !(a == b); }
+
  private:
   tenure_resource handle_;
 };
@@ -109,15 +166,18 @@ class resource {
  public:
   /** Empty. */
   resource() noexcept = default;
-  resource(resource const& other) : kind_(other.kind_)
+  resource(resource const& other)
   {
-    if (other.handle_ != TENURE_RESOURCE_NULL) {
+    if (other.counted()) {
       ::tenure::detail::check(TENURE_DETAIL_CALL(resource_retain_light)(other.handle_, &handle_));
+    } else {
+      handle_ = other.handle_;
     }
   }
-  resource(resource&& other) noexcept
-    : handle_(std::exchange(other.handle_, TENURE_RESOURCE_NULL)), kind_(other.kind_)
+  resource(resource&& other) noexcept : handle_(other.handle_)
   {
+    // The resources of the process stay ready, as all that this could leave behind for them is the same again.
+    if (other.counted()) { other.handle_ = TENURE_RESOURCE_NULL; }
   }
   resource& operator=(resource other) noexcept
   {
@@ -126,13 +186,9 @@ class resource {
   }
   ~resource()
   {
-    if (handle_ != TENURE_RESOURCE_NULL) { ::tenure::detail::finish(TENURE_DETAIL_CALL(resource_release)(handle_)); }
+    if (counted()) { ::tenure::detail::finish(TENURE_DETAIL_CALL(resource_release)(handle_)); }
   }
-  friend void swap(resource& a, resource& b) noexcept
-  {
-    std::swap(a.handle_, b.handle_);
-    std::swap(a.kind_, b.kind_);
-  }
+  friend void swap(resource& a, resource& b) noexcept { std::swap(a.handle_, b.handle_); }
 
   /** A handle of what a parameter names. The current resource is looked up now. */
   explicit resource(resource_ref from)
@@ -160,19 +216,16 @@ class resource {
   /** Gives a reference to the caller, who releases it with `tenure_resource_release`; this handle is empty afterwards. */
   [[nodiscard]] tenure_resource release()
   {
-    if (handle_ == TENURE_RESOURCE_NULL) { ::tenure::detail::check(TENURE_DETAIL_CALL(resource_retain)(handle(), &handle_)); }
+    if (!counted()) { ::tenure::detail::check(TENURE_DETAIL_CALL(resource_retain)(handle(), &handle_)); }
     return std::exchange(handle_, TENURE_RESOURCE_NULL);
   }
   /** The handle for calls of the C interface; it stays with this object. */
   [[nodiscard]] tenure_resource handle() const
   {
-    return handle_ != TENURE_RESOURCE_NULL ? handle_ : detail::process_handle(kind_);
+    return counted() ? handle_ : detail::process_handle(detail::stands_for(handle_));
   }
   /** Whether there is a resource. */
-  explicit operator bool() const noexcept
-  {
-    return handle_ != TENURE_RESOURCE_NULL || kind_ != detail::process_resource::none;
-  }
+  explicit operator bool() const noexcept { return handle_ != TENURE_RESOURCE_NULL; }
   /** Lets go of the resource. */
   void reset() noexcept { *this = resource(); }
 
@@ -195,6 +248,18 @@ class resource {
                   std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT)
   {
     ::tenure::detail::check(TENURE_DETAIL_CALL(deallocate)(handle(), ptr, bytes, alignment, stream.native()));
+  }
+  /**
+   * The same as CCCL asks for it, in the order of a `cuda::stream_ref`. Its erased types let no exception out of a free, so a
+   * wrong one goes to the handler of wrong frees.
+   */
+  template <class StreamRef, std::enable_if_t<::tenure::detail::is_stream_ref<StreamRef>::value, int> = 0>
+  void deallocate(StreamRef stream,
+                  void* ptr,
+                  std::size_t bytes,
+                  std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT) noexcept
+  {
+    deallocate_or_report(cuda_stream_view(stream), ptr, bytes, alignment);
   }
   /** `deallocate` for places where nothing can be thrown: a wrong free goes to the handler of wrong frees. */
   void deallocate_or_report(cuda_stream_view stream,
@@ -262,10 +327,15 @@ class resource {
     ::tenure::detail::check(TENURE_DETAIL_CALL(allocate_sync)(handle(), bytes, alignment, &out));
     return out;
   }
-  /** Frees memory that nothing uses any more. */
-  void deallocate_sync(void* ptr, std::size_t bytes, std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT)
+  /**
+   * Frees memory that nothing uses any more. CCCL calls this where nothing can be thrown, so a wrong free goes to the handler of
+   * wrong frees, and changes nothing.
+   */
+  void deallocate_sync(void* ptr, std::size_t bytes, std::size_t alignment = CUDA_ALLOCATION_ALIGNMENT) noexcept
   {
-    ::tenure::detail::check(TENURE_DETAIL_CALL(deallocate_sync)(handle(), ptr, bytes, alignment));
+    ::tenure::detail::call_and_report([&] {
+      ::tenure::detail::check(TENURE_DETAIL_CALL(deallocate_sync)(handle(), ptr, bytes, alignment));
+    });
   }
 
   /** A number that no other resource of the process ever has. */
@@ -332,7 +402,7 @@ class resource {
   friend bool operator==(resource const& a, resource const& b) noexcept
   {
     if (!a || !b) { return !a && !b; }
-    if (a.handle_ == b.handle_ && a.kind_ == b.kind_) { return true; }
+    if (a.handle_ == b.handle_) { return true; }
     std::uint32_t same = 0;
     try {
       return TENURE_DETAIL_CALL(resource_same)(a.handle(), b.handle(), &same) == TENURE_OK && same != 0;
@@ -343,7 +413,7 @@ class resource {
   friend bool operator!=(resource const& a, resource const& b) noexcept { return !(a == b); }
 
  protected:
-  explicit resource(detail::process_resource kind) noexcept : kind_(kind) {}
+  explicit resource(detail::process_resource kind) noexcept : handle_(detail::stand_in(kind)) {}
   struct adopt_tag {};
   resource(adopt_tag, tenure_resource owned) noexcept : handle_(owned) {}
 
@@ -356,16 +426,57 @@ class resource {
   }
 
  private:
+  /** Whether this object has a reference to give back. */
+  [[nodiscard]] bool counted() const noexcept
+  {
+    return handle_ != TENURE_RESOURCE_NULL && detail::stands_for(handle_) == detail::process_resource::none;
+  }
+
   tenure_resource handle_{TENURE_RESOURCE_NULL};
-  detail::process_resource kind_{detail::process_resource::none};
 };
 
 inline resource_ref::resource_ref(resource const& from) : handle_(from.handle()) {}
 
 }  // namespace mr
 
-/** RMM's name for the parameter type. */
-using device_async_resource_ref = mr::resource_ref;
+namespace mr {
+
+/** A parameter that names a resource whose memory the host can use: the resource is asked, and another one is refused. */
+class host_resource_ref : public resource_ref {
+ public:
+  /** A resource that lives during the call. Throws `invalid_argument` where the host cannot use its memory. */
+  host_resource_ref(resource const& from)  // NOLINT(google-explicit-constructor)
+    : resource_ref(from)
+  {
+    if (!from.is_host_accessible()) {
+      ::tenure::detail::raise_own<invalid_argument>(
+        TENURE_ERROR_INVALID_ARGUMENT,
+        "tenure: the host cannot use the memory of this " + std::string(from.kind()) +
+          " resource; pass one of pinned, managed or system memory");
+    }
+  }
+};
+
+}  // namespace mr
+
+// RMM's names for the parameter types. One type serves both ways of allocating.
+using device_async_resource_ref      = mr::resource_ref;       ///< Names a resource.
+using device_resource_ref            = mr::resource_ref;       ///< Names a resource.
+using host_async_resource_ref        = mr::host_resource_ref;  ///< Names a resource of memory that the host can use.
+using host_resource_ref              = mr::host_resource_ref;  ///< Names a resource of memory that the host can use.
+using host_device_async_resource_ref = mr::host_resource_ref;  ///< Names a resource of memory that both can use.
+using host_device_resource_ref       = mr::host_resource_ref;  ///< Names a resource of memory that both can use.
+
+/** A parameter of what `from` points to. Throws where it is null. */
+template <class Resource>
+[[nodiscard]] device_async_resource_ref to_device_async_resource_ref_checked(Resource* from)
+{
+  if (from == nullptr) {
+    detail::raise_own<logic_error>(TENURE_ERROR_INVALID_ARGUMENT,
+                                   "tenure: the pointer to a resource is null; pass one to a resource that lives during the call");
+  }
+  return device_async_resource_ref(*from);
+}
 
 /** Who was asked for the smallest live allocation around a pointer. */
 struct ownership {

@@ -24,6 +24,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ostream>
+#include <type_traits>
 #include <utility>
 
 struct CUstream_st;
@@ -31,6 +33,9 @@ struct CUstream_st;
 namespace tenure {
 
 using cudaStream_t = ::CUstream_st*;
+
+class cuda_stream;
+class cuda_stream_view;
 
 namespace detail {
 
@@ -49,6 +54,40 @@ using unit_default = unit_with_legacy_default;
 #define TENURE_DETAIL_IF_LEGACY = {}
 #define TENURE_DETAIL_IF_PER_THREAD
 #endif
+
+// Other people's streams are known by what they can do, so that their headers are not needed and may come before or after ours:
+// `get()` gives the stream of CCCL's (`cuda::stream_ref`, `cuda::stream`), `value()` that of RMM's (`rmm::cuda_stream_view`), and
+// a reference can be made of one (`cuda::stream_ref`).
+template <class Stream, class = void>
+struct has_get : std::false_type {};
+template <class Stream>
+struct has_get<Stream,
+               std::enable_if_t<std::is_same_v<typename Stream::value_type, cudaStream_t> &&
+                                std::is_same_v<std::decay_t<decltype(std::declval<Stream const&>().get())>, cudaStream_t>>>
+  : std::true_type {};
+template <class Stream, class = void>
+struct has_value : std::false_type {};
+template <class Stream>
+struct has_value<Stream, std::enable_if_t<std::is_same_v<decltype(std::declval<Stream const&>().value()), cudaStream_t>>>
+  : std::true_type {};
+template <class Stream>
+struct is_stream_like
+  : std::bool_constant<(has_get<Stream>::value || has_value<Stream>::value) && !std::is_same_v<Stream, cuda_stream> &&
+                       !std::is_same_v<Stream, cuda_stream_view>> {};
+template <class Stream, class = void>
+struct is_stream_ref : std::false_type {};
+template <class Stream>
+struct is_stream_ref<Stream, std::enable_if_t<is_stream_like<Stream>::value && std::is_trivially_copyable_v<Stream>>>
+  : std::bool_constant<std::is_constructible_v<Stream, cudaStream_t>> {};
+template <class Stream>
+cudaStream_t bare_stream(Stream const& stream)
+{
+  if constexpr (has_get<Stream>::value) {
+    return stream.get();
+  } else {
+    return stream.value();
+  }
+}
 
 }  // namespace detail
 
@@ -72,6 +111,12 @@ class cuda_stream_view {
     : raw_(reinterpret_cast<std::uintptr_t>(stream.raw)), object_(stream.object)
   {
   }
+  /** CCCL's `cuda::stream_ref` or `cuda::stream`, or RMM's streams, which are alive during the call. */
+  template <class Stream, std::enable_if_t<detail::is_stream_like<Stream>::value, int> = 0>
+  cuda_stream_view(Stream const& stream) noexcept  // NOLINT(google-explicit-constructor)
+    : cuda_stream_view(detail::bare_stream(stream), detail::unit_default{})
+  {
+  }
   constexpr explicit cuda_stream_view(detail::unit_with_legacy_default) noexcept {}
   constexpr explicit cuda_stream_view(detail::unit_with_per_thread_default) noexcept : raw_(detail::per_thread_stream) {}
   // A literal 0 is hardly ever meant to be a stream.
@@ -81,6 +126,12 @@ class cuda_stream_view {
   /** The stream for CUDA's own calls. */
   [[nodiscard]] cudaStream_t value() const noexcept { return reinterpret_cast<cudaStream_t>(raw_); }
   operator cudaStream_t() const noexcept { return value(); }
+  /** The stream for calls of CCCL: converts to `cuda::stream_ref`. */
+  template <class Ref, std::enable_if_t<detail::is_stream_ref<Ref>::value, int> = 0>
+  operator Ref() const noexcept  // NOLINT(google-explicit-constructor)
+  {
+    return Ref(value());
+  }
   /** The stream for calls of the C interface. */
   [[nodiscard]] tenure_stream native() const noexcept
   {
@@ -137,11 +188,38 @@ class cuda_stream_view {
     return a.raw_ == b.raw_ || (a.is_default() && b.is_default());
   }
   friend constexpr bool operator!=(cuda_stream_view a, cuda_stream_view b) noexcept { return !(a == b); }
+  // Each converts into the other: said here, so that comparing them is not in doubt.
+  template <class Stream, std::enable_if_t<detail::is_stream_like<Stream>::value, int> = 0>
+  friend bool operator==(cuda_stream_view a, Stream const& b) noexcept
+  {
+    return a == cuda_stream_view(b);
+  }
+  template <class Stream, std::enable_if_t<detail::is_stream_like<Stream>::value, int> = 0>
+  friend bool operator==(Stream const& a, cuda_stream_view b) noexcept
+  {
+    return cuda_stream_view(a) == b;
+  }
+  template <class Stream, std::enable_if_t<detail::is_stream_like<Stream>::value, int> = 0>
+  friend bool operator!=(cuda_stream_view a, Stream const& b) noexcept
+  {
+    return !(a == cuda_stream_view(b));
+  }
+  template <class Stream, std::enable_if_t<detail::is_stream_like<Stream>::value, int> = 0>
+  friend bool operator!=(Stream const& a, cuda_stream_view b) noexcept
+  {
+    return !(cuda_stream_view(a) == b);
+  }
 
  private:
   std::uintptr_t raw_{0};
   std::uint64_t object_{0};
 };
+
+/** Writes the value of the stream, as CUDA's tools show it. */
+inline std::ostream& operator<<(std::ostream& out, cuda_stream_view stream)
+{
+  return out << static_cast<void const*>(stream.value());
+}
 
 #undef TENURE_DETAIL_IF_LEGACY
 #undef TENURE_DETAIL_IF_PER_THREAD
@@ -237,10 +315,22 @@ class cuda_stream {
     return cuda_stream_view(stream_);
   }
   operator cuda_stream_view() const { return view(); }
+  /** A reference for calls of CCCL (`cuda::stream_ref`), which is valid while this object is. */
+  template <class Ref, std::enable_if_t<detail::is_stream_ref<Ref>::value, int> = 0>
+  operator Ref() const  // NOLINT(google-explicit-constructor)
+  {
+    return Ref(value());
+  }
   /** The stream for CUDA's own calls. */
   [[nodiscard]] cudaStream_t value() const { return view().value(); }
+  explicit operator cudaStream_t() const { return value(); }
   /** Waits until the work enqueued so far is done. */
   void synchronize() const { view().synchronize(); }
+  /** `synchronize` that reports an error like a wrong free instead of throwing it. */
+  void synchronize_no_throw() const noexcept
+  {
+    detail::call_and_report([&] { view().synchronize(); });
+  }
   /** As `cuda_stream_view::note_sync`. */
   void note_sync() const { view().note_sync(); }
   /** As `cuda_stream_view::note_wait`. */

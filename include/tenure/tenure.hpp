@@ -34,6 +34,11 @@
  * | buffer.hpp    | device_buffer                                                                      |
  * | uvector.hpp   | device_uvector<T>                                                                  |
  * | scalar.hpp    | device_scalar<T>                                                                   |
+ * | allocator.hpp | mr::polymorphic_allocator<T>, mr::stream_allocator_adaptor<A>                       |
+ * | aligned.hpp   | the arithmetic of alignment                                                        |
+ *
+ * Three more need other people's headers, and are included by name: cccl.hpp (both ways between tenure's resources and CCCL's),
+ * thrust.hpp (policies, vectors), rmm.hpp (a resource for code that takes RMM's, with RMM's exceptions).
  *
  * Link against libtenure.so.0 (CMake: `tenure::tenure`), or define `TENURE_HEADER_ONLY` (CMake: `tenure::headers`) to have the
  * library of the process found at run time: see detail/table.hpp.
@@ -42,6 +47,8 @@
 #pragma once
 
 #include <tenure/adaptors.hpp>
+#include <tenure/aligned.hpp>
+#include <tenure/allocator.hpp>
 #include <tenure/bins.hpp>
 #include <tenure/buffer.hpp>
 #include <tenure/callback.hpp>

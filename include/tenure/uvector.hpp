@@ -11,6 +11,7 @@
 #include <tenure/buffer.hpp>
 
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -31,6 +32,8 @@ class device_uvector {
   using const_pointer   = T const*;
   using iterator        = pointer;
   using const_iterator  = const_pointer;
+  using reverse_iterator       = std::reverse_iterator<iterator>;
+  using const_reverse_iterator = std::reverse_iterator<const_iterator>;
 
   /** Empty: no memory, no resource, no stream. */
   device_uvector() noexcept = default;
@@ -117,6 +120,12 @@ class device_uvector {
   [[nodiscard]] iterator end() noexcept { return data() + size(); }
   [[nodiscard]] const_iterator end() const noexcept { return data() + size(); }
   [[nodiscard]] const_iterator cend() const noexcept { return data() + size(); }
+  [[nodiscard]] reverse_iterator rbegin() noexcept { return reverse_iterator(end()); }
+  [[nodiscard]] const_reverse_iterator rbegin() const noexcept { return const_reverse_iterator(end()); }
+  [[nodiscard]] const_reverse_iterator crbegin() const noexcept { return const_reverse_iterator(end()); }
+  [[nodiscard]] reverse_iterator rend() noexcept { return reverse_iterator(begin()); }
+  [[nodiscard]] const_reverse_iterator rend() const noexcept { return const_reverse_iterator(begin()); }
+  [[nodiscard]] const_reverse_iterator crend() const noexcept { return const_reverse_iterator(begin()); }
 
   /** The storage, which stays with this object. */
   [[nodiscard]] device_buffer const& storage() const noexcept { return storage_; }
