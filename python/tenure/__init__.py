@@ -85,6 +85,7 @@ _LATER = {
     "record_history": "_observe",
     "register_reinitialize_hook": "_initialize",
     "reinitialize": "_initialize",
+    "sharing": None,
     "statistics": None,
     "unregister_reinitialize_hook": "_initialize",
     "usage": "_observe",
