@@ -161,6 +161,7 @@ __all__ = [
     "register_reinitialize_hook",
     "reinitialize",
     "set_current_device",
+    "sharing",
     "sim",
     "statistics",
     "synchronize",
