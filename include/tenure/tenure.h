@@ -225,6 +225,21 @@
 #define TENURE_INTERPRETED (1 << 16)
 
 /**
+ * Memory can be handed to another process by file descriptor.
+ */
+#define TENURE_HANDLE_FD 1
+
+/**
+ * By fabric handle, also between nodes of one NVLink domain.
+ */
+#define TENURE_HANDLE_FABRIC 8
+
+/**
+ * By legacy handle (`cuIpcGetMemHandle`).
+ */
+#define TENURE_HANDLE_LEGACY 256
+
+/**
  * `usage`: by the tag that was open.
  */
 #define TENURE_BY_TAG 0
@@ -571,6 +586,16 @@ typedef struct tenure_pool_options {
    * two of 2 MiB to 1 GiB. 0: what suits the size of the pool.
    */
   uint64_t chunk_bytes;
+  /**
+   * How other processes can be given the memory: a sum of `TENURE_HANDLE_FD` and
+   * `TENURE_HANDLE_FABRIC`; 0: they cannot. For pools that map pages of their own; over plain chunks
+   * memory goes as that of the upstream does.
+   */
+  uint32_t export_handle_type;
+  /**
+   * For later: leave it 0.
+   */
+  uint32_t unused;
 } tenure_pool_options;
 
 /**
@@ -1062,6 +1087,60 @@ typedef int32_t (*tenure_account_fn)(void *context, const struct tenure_account 
 typedef uint64_t tenure_statistics_scope;
 
 /**
+ * Memory of this process, described for another: `data` travels on any channel, and the
+ * descriptors beside it (`SCM_RIGHTS`), in their order. Given back with `tenure_shared_free`,
+ * which closes the descriptors here.
+ */
+typedef struct tenure_shared {
+  /**
+   * What the memory is and where.
+   */
+  void *data;
+  /**
+   * Bytes of `data`.
+   */
+  size_t data_bytes;
+  /**
+   * The descriptors that lead there; null where there are none.
+   */
+  int32_t *fds;
+  /**
+   * Their number.
+   */
+  size_t fd_count;
+} tenure_shared;
+
+/**
+ * What a description of shared memory says. Set `size` before asking.
+ */
+struct tenure_shared_info {
+  /**
+   * Bytes of this structure as the caller knows it.
+   */
+  size_t size;
+  /**
+   * Bytes of the shared memory.
+   */
+  uint64_t bytes;
+  /**
+   * How many descriptors belong to it.
+   */
+  uint64_t fd_count;
+  /**
+   * By which kind of handle it goes: `TENURE_HANDLE_FD` and so on.
+   */
+  uint32_t kind;
+  /**
+   * The process that shares it.
+   */
+  uint32_t pid;
+  /**
+   * The device that it lies on.
+   */
+  uint8_t uuid[16];
+};
+
+/**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
  * the process. Each member does what the function of its name does. It only ever grows at its end: a member that lies
  * beyond `size` is not there.
@@ -1338,6 +1417,17 @@ typedef struct tenure_api {
                                           struct tenure_statistics *out);
   tenure_status (*statistics_scope_enter)(tenure_statistics_scope scope,
                                           tenure_statistics_scope *previous);
+  tenure_status (*resource_exports)(tenure_resource resource, uint32_t *out);
+  tenure_status (*buffer_share)(tenure_buffer buffer, uint32_t kinds, struct tenure_shared *out);
+  tenure_status (*shared_free)(struct tenure_shared *shared);
+  tenure_status (*shared_info)(const void *data, size_t data_bytes, struct tenure_shared_info *out);
+  tenure_status (*buffer_import)(const void *data,
+                                 size_t data_bytes,
+                                 const int32_t *fds,
+                                 size_t fd_count,
+                                 int32_t device,
+                                 struct tenure_stream stream,
+                                 tenure_buffer *out);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -2393,6 +2483,50 @@ tenure_status tenure_statistics_scope_close(tenure_statistics_scope scope,
 tenure_status tenure_statistics_scope_enter(tenure_statistics_scope scope,
                                             tenure_statistics_scope *previous);
 
+/* ---- memory of several processes ------------------------------------------------------------- */
+
+/**
+ * By which kinds of handles other processes can be given memory of a resource: a sum of
+ * `TENURE_HANDLE_FD` and so on; 0 where they cannot.
+ */
+tenure_status tenure_resource_exports(tenure_resource resource, uint32_t *out);
+
+/**
+ * Describes the memory of a buffer for another process, by one of `kinds` (a sum of
+ * `TENURE_HANDLE_FD` and so on; 0: any). Waits for the work that the buffer knows of, on its home
+ * stream and on those that were recorded. The buffer keeps its block: it must live until the
+ * importers need its contents no more, and of a driver's pool and of legacy handles until they
+ * have freed theirs. `TENURE_ERROR_UNSUPPORTED` says which option of the resource makes its memory
+ * exportable.
+ */
+tenure_status tenure_buffer_share(tenure_buffer buffer, uint32_t kinds, struct tenure_shared *out);
+
+/**
+ * Gives a description back and closes its descriptors, but for those that the caller keeps and has
+ * set to -1. A zeroed one is left alone. What was imported stays.
+ */
+tenure_status tenure_shared_free(struct tenure_shared *shared);
+
+/**
+ * What a description says. Set `out->size`.
+ */
+tenure_status tenure_shared_info(const void *data,
+                                 size_t data_bytes,
+                                 struct tenure_shared_info *out);
+
+/**
+ * A buffer of memory that another process shares, with `stream` as its home. The descriptors stay
+ * the caller's, who closes them. `device` -1: the one that the memory lies on. However often one
+ * piece of memory is imported, it is mapped once; the mapping goes with the last buffer.
+ */
+tenure_status tenure_buffer_import(const void *data,
+                                   size_t data_bytes,
+                                   const int32_t *fds,
+                                   size_t fd_count,
+                                   int32_t device,
+                                   struct tenure_stream stream,
+                                   tenure_buffer *out);
+
 /* ---- finding the library at run time --------------------------------------------------------- */
 
 /**
@@ -2423,7 +2557,7 @@ TENURE_STATIC_ASSERT(sizeof(tenure_resource_vtable) == 56, tenure_resource_vtabl
 TENURE_STATIC_ASSERT(sizeof(tenure_owner) == 16, tenure_owner_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_info) == 80, tenure_info_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_statistics) == 56, tenure_statistics_has_the_size_of_the_library);
-TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 72, tenure_pool_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 80, tenure_pool_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_fixed_size_options) == 32, tenure_fixed_size_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_binning_options) == 24, tenure_binning_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_arena_options) == 24, tenure_arena_options_has_the_size_of_the_library);
@@ -2433,6 +2567,8 @@ TENURE_STATIC_ASSERT(sizeof(tenure_detached) == 64, tenure_detached_has_the_size
 TENURE_STATIC_ASSERT(sizeof(struct tenure_device_info) == 200, tenure_device_info_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_tracked) == 32, tenure_tracked_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_account) == 72, tenure_account_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_shared) == 32, tenure_shared_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(struct tenure_shared_info) == 48, tenure_shared_info_has_the_size_of_the_library);
 #endif
 
 #if defined(__cplusplus) && defined(__GNUC__)

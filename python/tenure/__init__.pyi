@@ -16,6 +16,7 @@ from typing_extensions import Buffer, CapsuleType, disjoint_base
 
 from . import logger as logger
 from . import mr as mr
+from . import sharing as sharing
 from . import sim as sim
 from . import statistics as statistics
 from ._flags import CudaStreamFlags as CudaStreamFlags
@@ -66,6 +67,7 @@ __all__ = [
     "register_reinitialize_hook",
     "reinitialize",
     "set_current_device",
+    "sharing",
     "sim",
     "statistics",
     "synchronize",
@@ -445,6 +447,16 @@ class DeviceBuffer:
         memory of the simulated device, is exported as the CPU's, after a wait for the home stream. A copy (``copy=True``) is
         made under the buffer's own resource; a copy of device memory for the CPU, in memory of the system's.
         """
+    def export_handle(self, kind: Literal["fd", "fabric", "legacy"] | None = None) -> sharing.SharedHandle:
+        """What leads another process to this memory: a small object that can be pickled wherever multiprocessing carries
+        things. Waits for the work on the home stream and on those that were recorded. ``NotImplementedError`` says which option
+        of the resource makes its memory exportable. See ``docs/sharing.md`` for who must live longer than whom."""
+    @classmethod
+    def from_handle(
+        cls, handle: sharing.SharedHandle, stream: _AnyStream | None = None, *, device: int | None = None
+    ) -> Self:
+        """A buffer of the memory behind a handle, with ``stream`` as its home, on the device that the memory lies on. However
+        often one piece of memory is opened in a process, it is mapped once; the mapping goes with the last buffer."""
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...

@@ -181,6 +181,9 @@ class CudaAsyncMemoryResource(DeviceMemoryResource):
         for buffers."""
     def pool_handle(self) -> int:
         """The driver's pool (``CUmemoryPool``)."""
+    @property
+    def export_handle_type(self) -> Literal["fd", "fabric", "fd+fabric"] | None:
+        """How other processes can be given the memory (``enable_ipc``, ``enable_fabric``)."""
 
 class CudaAsyncViewMemoryResource(DeviceMemoryResource):
     """Stream-ordered memory from somebody else's driver pool, which must outlive the resource."""
@@ -232,6 +235,8 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
         decay_ms: int = 0,
         chunk_size: _Size | None = None,
         grow_ahead: bool = False,
+        export_handle_type: Literal["fd", "fabric", "fd+fabric"] | None = None,
+        pages: Literal["own", "driver"] | None = None,
     ) -> None:
         """``initial_pool_size``: taken at once, or an error (default: nothing; RMM takes half of the free memory).
         ``maximum_pool_size``: a hard limit (default: what the device has). ``release_threshold``: ``trim`` keeps at least this
@@ -239,13 +244,19 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
         current one. ``remap``: idle pages may be mapped a second time where a larger range is needed; no for users whose network
         cards keep what they know of an address. ``decay_ms``: pages idle for so many milliseconds are given back by themselves (0:
         never). ``chunk_size``: the unit of growth, a power of two of 2 MiB to 1 GiB (default: what suits). ``grow_ahead``: a
-        thread grows the pool after it had to grow, so that nobody waits for the next growth."""
+        thread grows the pool after it had to grow, so that nobody waits for the next growth. ``export_handle_type``: how other
+        processes can be given the memory (``DeviceBuffer.export_handle``); ``NotImplementedError`` where the device cannot.
+        ``pages``: ``"driver"`` takes plain allocations from the upstream instead of mapping pages of the pool's own, which
+        legacy handles need."""
     def pool_size(self) -> int:
         """Bytes that the pool holds from its upstream or the device."""
     @property
     def own_ranges(self) -> bool:
         """Whether it maps address ranges of its own. If not (the device cannot, or the upstream is not the plain resource), it
         takes chunks through its upstream."""
+    @property
+    def export_handle_type(self) -> Literal["fd", "fabric", "fd+fabric"] | None:
+        """How other processes can be given the memory. ``tenure.sharing.exports(pool)`` counts legacy handles too."""
     def graph_bytes(self) -> int:
         """Bytes of them that belong to captured graphs."""
 

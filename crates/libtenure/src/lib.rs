@@ -31,6 +31,7 @@ mod observe;
 mod place;
 mod resource;
 mod scopes;
+mod sharing;
 mod sim;
 mod slab;
 mod stream_pool;

@@ -52,8 +52,21 @@ fn none_if_zero(value: u64) -> Option<u64> {
     (value != 0).then_some(value)
 }
 
-fn pool_options(given: tenure_pool_options) -> PoolOptions {
-    PoolOptions {
+fn handle_type(value: u32, name: &str) -> Result<HandleType> {
+    match value {
+        0 => Ok(HandleType::None),
+        1 => Ok(HandleType::FileDescriptor),
+        8 => Ok(HandleType::Fabric),
+        9 => Ok(HandleType::FileDescriptorOrFabric),
+        other => Err(Error::invalid(format!(
+            "{name} {other} is unknown: 0 is none, 1 a file descriptor, 8 fabric, 9 either"
+        ))),
+    }
+}
+
+fn pool_options(given: tenure_pool_options) -> Result<PoolOptions> {
+    Ok(PoolOptions {
+        export_handle_type: handle_type(given.export_handle_type, "export_handle_type")?,
         initial_bytes: given.initial_bytes,
         maximum_bytes: none_if_zero(given.maximum_bytes),
         release_threshold: given.release_threshold,
@@ -65,7 +78,7 @@ fn pool_options(given: tenure_pool_options) -> PoolOptions {
         chunk_bytes: given.chunk_bytes,
         prefer: if given.prefer_footprint != 0 { Prefer::Footprint } else { Prefer::Concurrency },
         ..PoolOptions::default()
-    }
+    })
 }
 
 /// Kinds whose C string was asked for. A kind is one of a handful of words, and a user's own name for a resource.
@@ -117,17 +130,7 @@ exports! { guard:
         if given.size == 0 {
             given.device = -1;
         }
-        let handle_type = match given.handle_type {
-            0 => HandleType::None,
-            1 => HandleType::FileDescriptor,
-            8 => HandleType::Fabric,
-            9 => HandleType::FileDescriptorOrFabric,
-            other => {
-                return Err(Error::invalid(format!(
-                    "handle_type {other} is unknown: 0 is none, 1 a file descriptor, 8 fabric, 9 either"
-                )));
-            }
-        };
+        let handle_type = handle_type(given.handle_type, "handle_type")?;
         let pool = AsyncPool::new(AsyncOptions {
             device: Some(ordinal(given.device)?),
             initial_pool_size: none_if_zero(given.initial_bytes).map(|b| usize::try_from(b).unwrap_or(usize::MAX)),
@@ -163,7 +166,7 @@ exports! { guard:
             Some(own) if given.device == -1 && own >= 0 => own,
             _ => ordinal(given.device)?,
         };
-        let pool = Pool::new(upstream, device, pool_options(given))?;
+        let pool = Pool::new(upstream, device, pool_options(given)?)?;
         write(out, anchor_out(Resource::new(pool)?))?;
     }
 

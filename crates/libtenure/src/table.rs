@@ -4,7 +4,7 @@ use tenure_abi::{TENURE_ABI_VERSION, tenure_api};
 
 use crate::{
     adaptors::*, bins::*, buffer::*, capture::*, current::*, device::*, library::*, logging::*, low_memory::*, many::*,
-    observe::*, resource::*, scopes::*, sim::*, stream_pool::*,
+    observe::*, resource::*, scopes::*, sharing::*, sim::*, stream_pool::*,
 };
 
 /// What `tenure_get_api` returns. The compiler checks each entry against the signature in `tenure-abi`.
@@ -159,4 +159,9 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     statistics_scope_get: tenure_statistics_scope_get,
     statistics_scope_close: tenure_statistics_scope_close,
     statistics_scope_enter: tenure_statistics_scope_enter,
+    resource_exports: tenure_resource_exports,
+    buffer_share: tenure_buffer_share,
+    shared_free: tenure_shared_free,
+    shared_info: tenure_shared_info,
+    buffer_import: tenure_buffer_import,
 };

@@ -474,4 +474,23 @@ functions! {
     /// Puts the calling thread into an open scope (0: into none), for work that goes on on another thread, and for tasks that take turns on one.
     /// `previous` (may be null) receives what the thread was in. A thread that starts is in none.
     fn statistics_scope_enter(scope: tenure_statistics_scope, previous: *mut tenure_statistics_scope) -> tenure_status;
+    // ------------------------------------------------------------------ memory of several processes
+
+    /// By which kinds of handles other processes can be given memory of a resource: a sum of `TENURE_HANDLE_FD` and so on; 0 where they cannot.
+    fn resource_exports(resource: tenure_resource, out: *mut u32) -> tenure_status;
+    /// Describes the memory of a buffer for another process, by one of `kinds` (a sum of `TENURE_HANDLE_FD` and so on; 0: any). Waits for the work that
+    /// the buffer knows of, on its home stream and on those that were recorded. The buffer keeps its block: it must live until the importers need its
+    /// contents no more, and of a driver's pool and of legacy handles until they have freed theirs. `TENURE_ERROR_UNSUPPORTED` says which option of the
+    /// resource makes its memory exportable.
+    fn buffer_share(buffer: tenure_buffer, kinds: u32, out: *mut tenure_shared) -> tenure_status;
+    /// Gives a description back and closes its descriptors, but for those that the caller keeps and has set to -1. A zeroed one is left alone. What was
+    /// imported stays.
+    fn shared_free(shared: *mut tenure_shared) -> tenure_status;
+    /// What a description says. Set `out->size`.
+    fn shared_info(data: *const c_void, data_bytes: usize, out: *mut tenure_shared_info) -> tenure_status;
+    /// A buffer of memory that another process shares, with `stream` as its home. The descriptors stay the caller's, who closes them. `device` -1: the
+    /// one that the memory lies on. However often one piece of memory is imported, it is mapped once; the mapping goes with the last buffer.
+    fn buffer_import(
+        data: *const c_void, data_bytes: usize, fds: *const i32, fd_count: usize, device: i32, stream: tenure_stream, out: *mut tenure_buffer,
+    ) -> tenure_status;
 }

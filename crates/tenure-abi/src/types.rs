@@ -317,6 +317,51 @@ pub struct tenure_pool_options {
     /// The unit of growth, and the largest piece that is mapped or given back as a whole: a power of two of 2 MiB to 1 GiB. 0:
     /// what suits the size of the pool.
     pub chunk_bytes: u64,
+    /// How other processes can be given the memory: a sum of `TENURE_HANDLE_FD` and `TENURE_HANDLE_FABRIC`; 0: they cannot. For pools that map pages of
+    /// their own; over plain chunks memory goes as that of the upstream does.
+    pub export_handle_type: u32,
+    /// For later: leave it 0.
+    pub unused: u32,
+}
+
+/// Memory can be handed to another process by file descriptor.
+pub const TENURE_HANDLE_FD: u32 = 1;
+/// By fabric handle, also between nodes of one NVLink domain.
+pub const TENURE_HANDLE_FABRIC: u32 = 8;
+/// By legacy handle (`cuIpcGetMemHandle`).
+pub const TENURE_HANDLE_LEGACY: u32 = 256;
+
+/// Memory of this process, described for another: `data` travels on any channel, and the descriptors beside it (`SCM_RIGHTS`), in their order. Given
+/// back with `tenure_shared_free`, which closes the descriptors here.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct tenure_shared {
+    /// What the memory is and where.
+    pub data: *mut c_void,
+    /// Bytes of `data`.
+    pub data_bytes: usize,
+    /// The descriptors that lead there; null where there are none.
+    pub fds: *mut i32,
+    /// Their number.
+    pub fd_count: usize,
+}
+
+/// What a description of shared memory says. Set `size` before asking.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct tenure_shared_info {
+    /// Bytes of this structure as the caller knows it.
+    pub size: usize,
+    /// Bytes of the shared memory.
+    pub bytes: u64,
+    /// How many descriptors belong to it.
+    pub fd_count: u64,
+    /// By which kind of handle it goes: `TENURE_HANDLE_FD` and so on.
+    pub kind: u32,
+    /// The process that shares it.
+    pub pid: u32,
+    /// The device that it lies on.
+    pub uuid: [u8; 16],
 }
 
 /// How a resource of blocks of one size is made. Zero the structure, set `size` and what you care about.

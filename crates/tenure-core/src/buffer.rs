@@ -20,6 +20,7 @@
 
 mod many;
 mod order;
+mod shared;
 
 pub use self::order::Original;
 use self::order::{check_device, check_home, default_of, default_of_current, done, order_before};

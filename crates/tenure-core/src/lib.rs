@@ -35,6 +35,7 @@ pub mod pool;
 pub mod prefetch;
 pub mod report;
 pub mod resource;
+pub mod sharing;
 pub mod stack;
 pub mod stream;
 pub mod stream_pool;

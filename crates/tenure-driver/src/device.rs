@@ -36,6 +36,8 @@ pub struct Capabilities {
     pub host_register: bool,
     /// Physical pages can be shared by file descriptor.
     pub page_fds: bool,
+    /// Physical pages can be shared by fabric handle.
+    pub page_fabric: bool,
     /// Handle types by which pools can be shared, bits of `CU_MEM_HANDLE_TYPE_*`.
     pub pool_handle_types: u32,
     /// Physical pages can be made reachable for network cards.
@@ -289,6 +291,7 @@ impl Device {
             pageable_access: flag(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)?,
             host_register: flag(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED)?,
             page_fds: flag(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?,
+            page_fabric: flag(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)?,
             pool_handle_types: u32::try_from(number(CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES)?).unwrap_or(0),
             rdma_pages: flag(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
             unified_addressing: flag(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)?,

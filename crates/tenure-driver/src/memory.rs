@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::error::DriverError;
 use crate::stream::{RawStream, RelaxedCapture};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sys::*;
 
 type Result<T> = core::result::Result<T, DriverError>;
@@ -12,13 +13,16 @@ type Result<T> = core::result::Result<T, DriverError>;
 pub struct Sharing {
     /// By file descriptor.
     pub fd: bool,
+    /// By fabric handle, between nodes of one NVLink domain.
+    pub fabric: bool,
     /// Reachable for network cards (pages only).
     pub rdma: bool,
 }
 
 impl Sharing {
     fn handle_types(self) -> CUmemAllocationHandleType {
-        if self.fd { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR } else { CU_MEM_HANDLE_TYPE_NONE }
+        let fd = if self.fd { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR } else { CU_MEM_HANDLE_TYPE_NONE };
+        if self.fabric { fd | CU_MEM_HANDLE_TYPE_FABRIC } else { fd }
     }
 
     fn prop(self, device: &Device) -> CUmemAllocationProp {
@@ -148,9 +152,17 @@ pub struct PhysicalPages {
     device: &'static Device,
     handle: CUmemGenericAllocationHandle,
     bytes: usize,
+    serial: u64,
 }
 
+/// The number of the next pages: no two of a process ever have one, unlike the driver's handles.
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
+
 impl PhysicalPages {
+    fn owned(device: &'static Device, handle: CUmemGenericAllocationHandle, bytes: usize) -> Self {
+        Self { device, handle, bytes, serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed) }
+    }
+
     /// The unit, in bytes, of which sizes of pages and of mappings are multiples.
     ///
     /// # Errors
@@ -167,7 +179,7 @@ impl PhysicalPages {
     pub fn create(device: &'static Device, bytes: usize, sharing: Sharing) -> Result<Self> {
         let _current = device.enter()?;
         let handle = device.driver().pages_create(bytes, &sharing.prop(device))?;
-        Ok(Self { device, handle, bytes })
+        Ok(Self::owned(device, handle, bytes))
     }
 
     /// Opens `bytes` of memory that another process shares.
@@ -177,7 +189,17 @@ impl PhysicalPages {
     pub fn import_fd(device: &'static Device, fd: c_int, bytes: usize) -> Result<Self> {
         let _current = device.enter()?;
         let handle = device.driver().pages_import_fd(fd)?;
-        Ok(Self { device, handle, bytes })
+        Ok(Self::owned(device, handle, bytes))
+    }
+
+    /// Opens `bytes` of memory that another process or node shares.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn import_fabric(device: &'static Device, fabric: &CUmemFabricHandle, bytes: usize) -> Result<Self> {
+        let _current = device.enter()?;
+        let handle = device.driver().pages_import_fabric(fabric)?;
+        Ok(Self::owned(device, handle, bytes))
     }
 
     /// A file descriptor by which another process opens them; the caller closes it.
@@ -188,6 +210,22 @@ impl PhysicalPages {
         let _current = self.device.enter()?;
         // SAFETY: this value's handle exists.
         unsafe { self.device.driver().pages_export_fd(self.handle) }
+    }
+
+    /// A handle by which a process of another node opens them.
+    ///
+    /// # Errors
+    /// Code 1 when they were not made for it; what the driver says.
+    pub fn export_fabric(&self) -> Result<CUmemFabricHandle> {
+        let _current = self.device.enter()?;
+        // SAFETY: this value's handle exists.
+        unsafe { self.device.driver().pages_export_fabric(self.handle) }
+    }
+
+    /// A number that no other pages of this process ever have.
+    #[must_use]
+    pub fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// Their length in bytes.

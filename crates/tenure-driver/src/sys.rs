@@ -124,6 +124,20 @@ pub struct CUipcMemHandle {
     pub reserved: [u8; CU_IPC_HANDLE_SIZE],
 }
 
+/// Where a block lies in a pool that another process has opened.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CUmemPoolPtrExportData {
+    pub reserved: [u8; 64],
+}
+
+/// A handle that leads to physical memory on every node of one NVLink domain.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CUmemFabricHandle {
+    pub data: [u8; 64],
+}
+
 /// Structures of this file, which may all be zero.
 ///
 /// # Safety
@@ -142,6 +156,10 @@ unsafe impl Zeroable for CUmemAccessDesc {}
 unsafe impl Zeroable for CUmemPoolProps {}
 // SAFETY: as above.
 unsafe impl Zeroable for CUipcMemHandle {}
+// SAFETY: as above.
+unsafe impl Zeroable for CUmemPoolPtrExportData {}
+// SAFETY: as above.
+unsafe impl Zeroable for CUmemFabricHandle {}
 
 /// A structure with every byte zero, as the driver wants what is not set.
 #[must_use]
@@ -260,6 +278,7 @@ constants! { CONSTANTS:
     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: CUdevice_attribute = 115;
     CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED: CUdevice_attribute = 116;
     CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES: CUdevice_attribute = 119;
+    CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED: CUdevice_attribute = 128;
 
     CU_CTX_SCHED_BLOCKING_SYNC: c_uint = 4;
 
@@ -299,6 +318,7 @@ constants! { CONSTANTS:
     CU_MEM_ADVISE_SET_PREFERRED_LOCATION: CUmem_advise = 3;
     CU_MEM_HANDLE_TYPE_NONE: CUmemAllocationHandleType = 0;
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: CUmemAllocationHandleType = 1;
+    CU_MEM_HANDLE_TYPE_FABRIC: CUmemAllocationHandleType = 8;
     CU_MEM_ACCESS_FLAGS_PROT_NONE: CUmemAccess_flags = 0;
     CU_MEM_ACCESS_FLAGS_PROT_READ: CUmemAccess_flags = 1;
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE: CUmemAccess_flags = 3;

@@ -99,6 +99,8 @@ macro_rules! for_each_call {
             kind: CUmemAllocationHandleType, flags: c_ulonglong);
         11020 cuMemPoolImportFromShareableHandle(pool: *mut CUmemoryPool, handle: *mut c_void,
             kind: CUmemAllocationHandleType, flags: c_ulonglong);
+        11020 cuMemPoolExportPointer(data: *mut CUmemPoolPtrExportData, address: CUdeviceptr);
+        11020 cuMemPoolImportPointer(address: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut CUmemPoolPtrExportData);
         // memory: managed and host
         6000 cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usize, flags: c_uint);
         12020 cuMemPrefetchAsync(address: CUdeviceptr, bytes: usize, location: CUmemLocation, flags: c_uint,

@@ -86,6 +86,7 @@ fn layouts() -> String {
     // Its `reserved` shrinks as headers name bytes of it; the sum is checked by the size.
     layout!(CUmemPoolProps { allocType, handleTypes, location, win32SecurityAttributes, maxSize });
     layout!(CUipcMemHandle { reserved });
+    layout!(CUmemPoolPtrExportData { reserved });
     sizes!(
         CUresult,
         CUdevice,
@@ -128,7 +129,11 @@ fn layouts() -> String {
 }
 
 /// Constants that older headers do not have, with the version that has them.
-const NEWER: &[(&str, i32)] = &[("CU_MEM_ALLOCATION_TYPE_MANAGED", 13000)];
+const NEWER: &[(&str, i32)] = &[
+    ("CU_MEM_ALLOCATION_TYPE_MANAGED", 13000),
+    ("CU_MEM_HANDLE_TYPE_FABRIC", 12040),
+    ("CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED", 12040),
+];
 
 fn constants(list: &[(&str, i64)]) -> String {
     list.iter().fold(String::new(), |mut text, (name, value)| {

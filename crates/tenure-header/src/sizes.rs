@@ -28,6 +28,8 @@ sizes!(
     tenure_device_info,
     tenure_tracked,
     tenure_account,
+    tenure_shared,
+    tenure_shared_info,
 );
 
 /// Fails when `types.rs` has a structure that [`SIZES`] does not list.

@@ -673,6 +673,22 @@ impl DeviceBuffer {
         dlpack::export(slf, stream, max_version, dl_device, copy)
     }
 
+    #[pyo3(signature = (kind=None))]
+    fn export_handle<'py>(slf: &Bound<'py, Self>, kind: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tenure.sharing")?.getattr("SharedHandle")?.call1((slf, kind))
+    }
+
+    #[classmethod]
+    #[pyo3(signature = (handle, stream=None, *, device=None))]
+    fn from_handle<'py>(
+        cls: &Bound<'py, PyType>,
+        handle: &Bound<'py, PyAny>,
+        stream: Option<&Bound<'py, PyAny>>,
+        device: Option<i32>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        handle.call_method1("_open", (cls, stream, device))
+    }
+
     fn __dlpack_device__(slf: &Bound<'_, Self>) -> PyResult<(i32, i32)> {
         dlpack::device(slf)
     }

@@ -148,6 +148,12 @@ impl CudaAsyncMemoryResource {
     fn pool_handle(slf: &Bound<'_, Self>) -> PyResult<u64> {
         DeviceMemoryResource::property(slf.as_super(), c"pool_handle")
     }
+
+    /// How other processes can be given the memory.
+    #[getter]
+    fn export_handle_type(slf: &Bound<'_, Self>) -> PyResult<Option<&'static str>> {
+        handle_type_name(DeviceMemoryResource::property(slf.as_super(), c"handle_type")?)
+    }
 }
 
 /// Stream-ordered memory from somebody else's driver pool.
@@ -213,6 +219,31 @@ where
     PyClassInitializer::from(DeviceMemoryResource::default()).add_subclass(UpstreamResourceAdaptor).add_subclass(class)
 }
 
+/// The bits of a handle type by its name.
+fn handle_type(name: Option<&str>) -> PyResult<u32> {
+    Ok(match name {
+        None => 0,
+        Some("fd") => TENURE_HANDLE_FD,
+        Some("fabric") => TENURE_HANDLE_FABRIC,
+        Some("fd+fabric") => TENURE_HANDLE_FD | TENURE_HANDLE_FABRIC,
+        Some(other) => {
+            return Err(PyValueError::new_err(format!(
+                "export_handle_type is {other:?}: it must be \"fd\" (file descriptor), \"fabric\" or \"fd+fabric\", or None; legacy handles need pages=\"driver\""
+            )));
+        }
+    })
+}
+
+/// The name of a handle type.
+fn handle_type_name(bits: u64) -> PyResult<Option<&'static str>> {
+    Ok(match bits {
+        1 => Some("fd"),
+        8 => Some("fabric"),
+        9 => Some("fd+fabric"),
+        _ => None,
+    })
+}
+
 /// A pool: one reservation that grows by need, from which requests are served without calling the upstream.
 #[pyclass(extends = UpstreamResourceAdaptor, subclass, frozen, module = "tenure.mr")]
 pub(crate) struct PoolMemoryResource;
@@ -220,12 +251,12 @@ pub(crate) struct PoolMemoryResource;
 #[pymethods]
 impl PoolMemoryResource {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=False, device=None, remap=True, decay_ms=0, chunk_size=None, grow_ahead=False)")]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=False, device=None, remap=True, decay_ms=0, chunk_size=None, grow_ahead=False, export_handle_type=None, pages=None)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         adaptor(Self)
     }
 
-    #[pyo3(signature = (upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=false, device=None, remap=true, decay_ms=0, chunk_size=None, grow_ahead=false))]
+    #[pyo3(signature = (upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=false, device=None, remap=true, decay_ms=0, chunk_size=None, grow_ahead=false, export_handle_type=None, pages=None))]
     #[expect(clippy::too_many_arguments, reason = "one for each keyword")]
     fn __init__(
         slf: &Bound<'_, Self>,
@@ -239,6 +270,8 @@ impl PoolMemoryResource {
         decay_ms: u64,
         chunk_size: Option<&Bound<'_, PyAny>>,
         grow_ahead: bool,
+        export_handle_type: Option<&str>,
+        pages: Option<&str>,
     ) -> PyResult<()> {
         let upstream = resource::upstream(upstream_mr)?;
         let maximum = size::optional(maximum_pool_size, "maximum_pool_size")?;
@@ -274,6 +307,16 @@ impl PoolMemoryResource {
             grow_ahead: u32::from(grow_ahead),
             decay_ms,
             chunk_bytes: size::optional(chunk_size, "chunk_size")?.unwrap_or(0) as u64,
+            export_handle_type: handle_type(export_handle_type)?,
+            plain_chunks: match pages {
+                None | Some("own") => 0,
+                Some("driver") => 1,
+                Some(other) => {
+                    return Err(PyValueError::new_err(format!(
+                        "pages is {other:?}: it must be \"own\" (pages that the pool maps, the default) or \"driver\" (plain allocations of the upstream)"
+                    )));
+                }
+            },
             ..Default::default()
         };
         // SAFETY: both pointers are valid during the call.
@@ -289,6 +332,12 @@ impl PoolMemoryResource {
     #[getter]
     fn own_ranges(slf: &Bound<'_, Self>) -> PyResult<bool> {
         Ok(DeviceMemoryResource::property(slf.as_super().as_super(), c"own_ranges")? != 0)
+    }
+
+    /// How other processes can be given the memory.
+    #[getter]
+    fn export_handle_type(slf: &Bound<'_, Self>) -> PyResult<Option<&'static str>> {
+        handle_type_name(DeviceMemoryResource::property(slf.as_super().as_super(), c"export_handle_type")?)
     }
 
     /// Bytes of them that belong to captured graphs.

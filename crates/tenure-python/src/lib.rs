@@ -40,6 +40,7 @@ mod observe;
 mod pointers;
 mod resource;
 mod scopes;
+mod sharing;
 mod sim;
 mod size;
 mod stacks;
@@ -92,6 +93,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     cupy::register(module)?;
     torch::register(module)?;
     scopes::register(module)?;
+    sharing::register(module)?;
     module.add_class::<figures::MemoryInfo>()?;
     module.add_class::<figures::Statistics>()?;
     module.add_function(wrap_pyfunction!(resource::owner_of, module)?)?;

@@ -42,7 +42,7 @@ use crate::stream::{Stream, StreamRef};
 /// # Ok::<(), tenure::Error>(())
 /// ```
 pub struct DeviceBuffer {
-    api: &'static tenure_api,
+    pub(crate) api: &'static tenure_api,
     pub(crate) handle: tenure_buffer,
 }
 

@@ -77,6 +77,7 @@ mod pool;
 mod report;
 mod resource;
 mod scopes;
+pub mod sharing;
 pub mod sim;
 mod stream;
 mod stream_pool;
@@ -103,6 +104,7 @@ pub use pool::{
 pub use report::{collect, describe, replay, version};
 pub use resource::{Block, DEFAULT_ALIGNMENT, Info, Properties, Resource, block_of, owner_of};
 pub use scopes::StatisticsScope;
+pub use sharing::Shared;
 pub use stream::{Stream, StreamRef};
 pub use stream_pool::StreamPool;
 pub use typed::{DeviceCopy, DeviceScalar, DeviceVec};

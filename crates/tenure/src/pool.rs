@@ -245,10 +245,17 @@ impl PoolBuilder {
         self
     }
 
+    /// How other processes can be given the memory ([`DeviceBuffer::share`](crate::DeviceBuffer::share)). With
+    /// [`plain_chunks`](Self::plain_chunks) memory goes by legacy handles instead, and nothing is to be chosen.
+    pub fn exportable(mut self, as_handle: HandleType) -> Self {
+        self.options.export_handle_type = as_handle.bits();
+        self
+    }
+
     /// Makes the pool.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for sizes that contradict each other, out of memory for the initial size.
+    /// [`Error::Unsupported`] for a handle type that the device does not have; [`Error::Invalid`] for sizes that contradict each other, out of memory for the initial size.
     pub fn build(self) -> Result<Pool> {
         let upstream = match self.upstream {
             Some(upstream) => upstream,
@@ -259,7 +266,7 @@ impl PoolBuilder {
     }
 }
 
-/// Which handles an [`AsyncPool`] can give to another process.
+/// Which handles a [`Pool`] or an [`AsyncPool`] can give to another process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandleType {
@@ -272,6 +279,17 @@ pub enum HandleType {
     Fabric,
     /// Either.
     FileDescriptorOrFabric,
+}
+
+impl HandleType {
+    fn bits(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::FileDescriptor => TENURE_HANDLE_FD,
+            Self::Fabric => TENURE_HANDLE_FABRIC,
+            Self::FileDescriptorOrFabric => TENURE_HANDLE_FD | TENURE_HANDLE_FABRIC,
+        }
+    }
 }
 
 /// How an [`AsyncPool`] is made. All sizes are bytes.
@@ -341,12 +359,7 @@ impl AsyncPoolBuilder {
 
     /// Makes memory that can be given to another process.
     pub fn exportable(mut self, as_handle: HandleType) -> Self {
-        self.options.handle_type = match as_handle {
-            HandleType::None => 0,
-            HandleType::FileDescriptor => 1,
-            HandleType::Fabric => 8,
-            HandleType::FileDescriptorOrFabric => 9,
-        };
+        self.options.handle_type = as_handle.bits();
         self
     }
 

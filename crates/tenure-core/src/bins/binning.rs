@@ -463,6 +463,18 @@ impl MemoryResource for Binning {
         self.members().into_iter().find_map(|member| member.body().capture_of(ptr))
     }
 
+    /// What all of the members can do.
+    fn exports(&self) -> u32 {
+        self.members().into_iter().map(|member| member.body().exports()).reduce(|a, b| a & b).unwrap_or(0)
+    }
+
+    fn share(&self, ptr: u64, bytes: usize, wanted: crate::sharing::Kinds) -> Result<Option<crate::sharing::Parts>> {
+        match self.members().into_iter().find(|member| member.body().find(ptr).is_some()) {
+            Some(member) => member.body().share(ptr, bytes, wanted),
+            None => Ok(None),
+        }
+    }
+
     fn find(&self, ptr: u64) -> Option<Block> {
         let found = self.members().into_iter().filter_map(|member| member.body().find(ptr));
         let block = found.min_by_key(|block| block.bytes)?;

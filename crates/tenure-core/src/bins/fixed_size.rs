@@ -275,6 +275,14 @@ impl MemoryResource for FixedSize {
         self.pool.needs_live_stream()
     }
 
+    fn exports(&self) -> u32 {
+        self.pool.exports()
+    }
+
+    fn share(&self, ptr: u64, bytes: usize, wanted: crate::sharing::Kinds) -> Result<Option<crate::sharing::Parts>> {
+        self.pool.share(ptr, bytes, wanted)
+    }
+
     fn capture_of(&self, ptr: u64) -> Option<u64> {
         self.pool.capture_of(ptr)
     }

@@ -47,6 +47,7 @@ mod pages;
 pub mod place;
 mod report;
 mod serve;
+mod share;
 mod siblings;
 mod tend;
 mod turn;
@@ -295,12 +296,10 @@ impl Pool {
             upstream.body().kind() == "cuda" && properties.capabilities.virtual_memory && !options.plain_chunks;
         // A checker of memory takes pieces that are allocations of the driver's (tools::memory_checked).
         let own_ranges = !crate::tools::memory_checked(device)? && own_ranges;
+        let sharing = share::sharing_of(&options, device, own_ranges, &upstream)?;
         let pages = if own_ranges {
-            Pages::Virtual(VirtualRange::new(
-                driver.device(device)?,
-                properties.total_memory as u64,
-                options.chunk_bytes,
-            )?)
+            let all = properties.total_memory as u64;
+            Pages::Virtual(VirtualRange::new(driver.device(device)?, all, options.chunk_bytes)?.shareable(sharing))
         } else {
             Pages::Chunks(Chunks::new(CHUNK_SPAN, device))
         };

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result, human};
 use crate::resource::MAX_BYTES;
+use crate::resource::leaf::HandleType;
 
 /// What to do first when the stream's own memory does not suffice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +73,9 @@ pub struct PoolOptions {
     pub chunk_bytes: u64,
     /// A thread of the process grows the pool after it had to grow, so that the next growth is waited for by nobody.
     pub grow_ahead: bool,
+    /// How the memory can be handed to another process; for pools that map ranges of their own. Pages are made for it, at no
+    /// measurable cost.
+    pub export_handle_type: HandleType,
 }
 
 impl Default for PoolOptions {
@@ -88,6 +92,7 @@ impl Default for PoolOptions {
             decay_ms: 0,
             chunk_bytes: 0,
             grow_ahead: false,
+            export_handle_type: HandleType::None,
         }
     }
 }
@@ -156,6 +161,12 @@ impl PoolOptions {
     #[must_use]
     pub fn chunk_bytes(self, chunk_bytes: u64) -> Self {
         Self { chunk_bytes, ..self }
+    }
+
+    /// Sets `export_handle_type`.
+    #[must_use]
+    pub fn export_handle_type(self, export_handle_type: HandleType) -> Self {
+        Self { export_handle_type, ..self }
     }
 
     /// Sets `grow_ahead`.

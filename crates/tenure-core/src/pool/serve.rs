@@ -21,6 +21,7 @@ use super::{Pool, State};
 use crate::error::{Error, Misuse, MisuseKind, Result};
 use crate::resource::batch::deallocate_each;
 use crate::resource::{Batch, Block, Freed, Info, Live, MemoryResource, Properties, Request, Resource};
+use crate::sharing::{Kinds, Parts};
 use crate::stream::StreamRef;
 use crate::tools::heaps;
 
@@ -366,7 +367,17 @@ impl MemoryResource for Pool {
     }
 
     fn properties(&self) -> Properties {
-        Properties { stream_ordered: true, exportable: false, ..self.upstream.body().properties() }
+        let below = self.upstream.body().properties();
+        let exportable = if self.has_own_ranges() { self.exports() != 0 } else { below.exportable };
+        Properties { stream_ordered: true, exportable, ..below }
+    }
+
+    fn exports(&self) -> u32 {
+        self.exported_kinds().0
+    }
+
+    fn share(&self, ptr: u64, bytes: usize, wanted: Kinds) -> Result<Option<Parts>> {
+        self.parts(ptr, bytes, wanted)
     }
 
     fn find(&self, ptr: u64) -> Option<Block> {
@@ -418,6 +429,7 @@ impl MemoryResource for Pool {
             "remap" => Some(u64::from(self.options.remap)),
             "decay_ms" => Some(self.options.decay_ms),
             "chunk_bytes" => Some(self.options.chunk_bytes),
+            "export_handle_type" => Some(u64::from(self.options.export_handle_type.value())),
             "grow_ahead" => Some(u64::from(self.options.grow_ahead)),
             "past_bytes" => Some(self.past_bytes()),
             "own_ranges" => Some(u64::from(self.has_own_ranges())),

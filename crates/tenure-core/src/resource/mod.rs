@@ -250,6 +250,20 @@ pub trait MemoryResource: Send + Sync + 'static {
         self.upstream()?.body().capture_of(ptr)
     }
 
+    /// The kinds of handles by which another process can be given this memory, as [`Kinds`](crate::sharing::Kinds) has them.
+    fn exports(&self) -> u32 {
+        self.upstream().map_or(0, |upstream| upstream.body().exports())
+    }
+
+    /// What leads another process to the `bytes` live bytes at `ptr`; `None` where this layer and those below have no such
+    /// way of their own.
+    ///
+    /// # Errors
+    /// Memory that is this resource's and cannot be had so; what the driver says.
+    fn share(&self, ptr: u64, bytes: usize, wanted: crate::sharing::Kinds) -> Result<Option<crate::sharing::Parts>> {
+        self.upstream().map_or(Ok(None), |upstream| upstream.body().share(ptr, bytes, wanted))
+    }
+
     /// The figures now. May drain caches, so that the largest free block can be had.
     fn info(&self) -> Info;
 

@@ -130,7 +130,24 @@ impl Driver {
         Ok(fd)
     }
 
-    /// Opens physical memory of another process.
+    /// A handle by which a process of another node opens physical memory.
+    ///
+    /// # Safety
+    ///
+    /// The handle exists.
+    ///
+    /// # Errors
+    /// Code 1 for memory that was not made for it; what the driver says.
+    pub unsafe fn pages_export_fabric(&self, handle: CUmemGenericAllocationHandle) -> Result<CUmemFabricHandle> {
+        let mut fabric: CUmemFabricHandle = zeroed();
+        // SAFETY: for this kind of handle the driver writes 64 bytes; the handle exists by this function's contract.
+        unsafe {
+            call!(self, cuMemExportToShareableHandle((&raw mut fabric).cast(), handle, CU_MEM_HANDLE_TYPE_FABRIC, 0))
+        }?;
+        Ok(fabric)
+    }
+
+    /// Opens physical memory of another process. The descriptor stays the caller's.
     ///
     /// # Errors
     /// What the driver says.
@@ -145,6 +162,22 @@ impl Driver {
                     core::ptr::without_provenance_mut(fd as usize),
                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
                 )
+            )
+        }?;
+        Ok(handle)
+    }
+
+    /// Opens physical memory of another process or node.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn pages_import_fabric(&self, fabric: &CUmemFabricHandle) -> Result<CUmemGenericAllocationHandle> {
+        let (mut handle, mut fabric) = (0, *fabric);
+        // SAFETY: for this kind of handle the driver reads 64 bytes.
+        unsafe {
+            call!(
+                self,
+                cuMemImportFromShareableHandle(&mut handle, (&raw mut fabric).cast(), CU_MEM_HANDLE_TYPE_FABRIC)
             )
         }?;
         Ok(handle)

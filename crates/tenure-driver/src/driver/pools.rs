@@ -194,38 +194,88 @@ impl Driver {
     pub unsafe fn pool_export_fd(&self, pool: CUmemoryPool) -> Result<c_int> {
         let mut fd: c_int = -1;
         // SAFETY: for this kind of handle the driver writes one integer; the pool exists by this function's contract.
-        unsafe {
-            call!(
-                self,
-                cuMemPoolExportToShareableHandle(
-                    (&raw mut fd).cast(),
-                    pool,
-                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                    0
-                )
-            )
-        }?;
+        unsafe { self.pool_export((&raw mut fd).cast(), pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) }?;
         Ok(fd)
     }
 
-    /// Opens a pool of another process.
+    /// A handle by which a process of another node opens a pool.
+    ///
+    /// # Safety
+    ///
+    /// The pool exists.
+    ///
+    /// # Errors
+    /// Code 1 for a pool that was not made for it; what the driver says.
+    pub unsafe fn pool_export_fabric(&self, pool: CUmemoryPool) -> Result<CUmemFabricHandle> {
+        let mut fabric: CUmemFabricHandle = zeroed();
+        // SAFETY: for this kind of handle the driver writes 64 bytes; the pool exists by this function's contract.
+        unsafe { self.pool_export((&raw mut fabric).cast(), pool, CU_MEM_HANDLE_TYPE_FABRIC) }?;
+        Ok(fabric)
+    }
+
+    /// # Safety
+    ///
+    /// The pool exists, and `out` has room for a handle of this kind.
+    unsafe fn pool_export(&self, out: *mut c_void, pool: CUmemoryPool, kind: CUmemAllocationHandleType) -> Result<()> {
+        // SAFETY: by this function's contract.
+        unsafe { call!(self, cuMemPoolExportToShareableHandle(out, pool, kind, 0)) }
+    }
+
+    /// Opens a pool of another process. The descriptor stays the caller's.
     ///
     /// # Errors
     /// What the driver says.
     pub fn pool_import_fd(&self, fd: c_int) -> Result<CUmemoryPool> {
-        let mut pool = core::ptr::null_mut();
         // SAFETY: for this kind of handle the driver takes the number itself in place of an address.
         unsafe {
-            call!(
-                self,
-                cuMemPoolImportFromShareableHandle(
-                    &mut pool,
-                    core::ptr::without_provenance_mut(fd as usize),
-                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                    0
-                )
-            )
-        }?;
+            self.pool_import(core::ptr::without_provenance_mut(fd as usize), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        }
+    }
+
+    /// Opens a pool of another process or node.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn pool_import_fabric(&self, fabric: &CUmemFabricHandle) -> Result<CUmemoryPool> {
+        let mut fabric = *fabric;
+        // SAFETY: for this kind of handle the driver reads 64 bytes.
+        unsafe { self.pool_import((&raw mut fabric).cast(), CU_MEM_HANDLE_TYPE_FABRIC) }
+    }
+
+    /// # Safety
+    ///
+    /// `handle` is what the driver wants for a handle of this kind.
+    unsafe fn pool_import(&self, handle: *mut c_void, kind: CUmemAllocationHandleType) -> Result<CUmemoryPool> {
+        let mut pool = core::ptr::null_mut();
+        // SAFETY: the driver writes one handle; the rest by this function's contract.
+        unsafe { call!(self, cuMemPoolImportFromShareableHandle(&mut pool, handle, kind, 0)) }?;
         Ok(pool)
+    }
+
+    /// Where an allocation lies in its pool, for a process that has opened the pool.
+    ///
+    /// # Errors
+    /// Code 1 for an address that is no allocation of a pool that was exported; what the driver says.
+    pub fn pool_export_pointer(&self, address: CUdeviceptr) -> Result<CUmemPoolPtrExportData> {
+        let mut data: CUmemPoolPtrExportData = zeroed();
+        // SAFETY: the driver writes 64 bytes and checks the address.
+        unsafe { call!(self, cuMemPoolExportPointer(&mut data, address)) }?;
+        Ok(data)
+    }
+
+    /// Opens an allocation of a pool of another process. It is freed like one of this process, before its maker frees it.
+    ///
+    /// # Safety
+    ///
+    /// The pool was opened by [`pool_import_fd`](Self::pool_import_fd) or [`pool_import_fabric`](Self::pool_import_fabric)
+    /// and exists.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub unsafe fn pool_import_pointer(&self, pool: CUmemoryPool, data: &CUmemPoolPtrExportData) -> Result<CUdeviceptr> {
+        let (mut address, mut data) = (0, *data);
+        // SAFETY: the driver writes one address and reads 64 bytes; the pool exists by this function's contract.
+        unsafe { call!(self, cuMemPoolImportPointer(&mut address, pool, &mut data)) }?;
+        Ok(address)
     }
 }

@@ -19,6 +19,7 @@ use super::handle::{Kind, Slots};
 use super::memory::Memory;
 use super::pool::Pool;
 use super::queue::{Locked, Queue};
+use super::sharing::OpenBlocks;
 use super::stream::Stream;
 use super::vmm::Vmm;
 use super::{SimError, fault, os, size, thread};
@@ -178,6 +179,7 @@ pub(super) struct Machine {
     pub(super) pool_handles: Slots<u64>,
     pub(super) next_pool: u64,
     pub(super) vmm: Vmm,
+    pub(super) opened: OpenBlocks,
     pub(super) captures: HashMap<u64, Capture>,
     pub(super) next_capture: u64,
     pub(super) graphs: Slots<Graph>,
@@ -284,6 +286,7 @@ impl Machine {
             pool_handles,
             next_pool: config.devices as u64,
             vmm: Vmm::new(config.devices),
+            opened: OpenBlocks::default(),
             captures: HashMap::new(),
             next_capture: 0,
             graphs: Slots::new(Kind::Graph),

@@ -13,13 +13,15 @@ use super::arena::Arena;
 use super::codes::*;
 use super::machine::Machine;
 use super::op::Action;
-use super::os;
+use super::os::{self, Label, Pages};
 use super::queue::Locked;
 
 /// Plain allocations are placed at multiples of this, and take multiples of it.
 pub(super) const GRAIN: u64 = 512;
 /// The page size of the device.
 pub(super) const LARGE: u64 = 2 << 20;
+/// The label of the file that backs all memory of a device.
+pub(super) const WHOLE: u64 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
@@ -34,6 +36,8 @@ pub(super) enum Owner {
     Pinned,
     /// `cuMemHostRegister`: the caller's memory.
     Registered,
+    /// Memory of another process: 0 for a legacy handle, else of the opened pool with this number.
+    Opened(u64),
 }
 
 /// One live allocation.
@@ -66,6 +70,8 @@ struct Space {
     base: u64,
     len: u64,
     arena: Arena,
+    /// What backs it, for other processes; `None` where the system gives no such file, and memory is this process's alone.
+    pages: Option<Pages>,
 }
 
 pub(super) struct Memory {
@@ -133,17 +139,43 @@ impl Machine {
     }
 
     fn place(&mut self, device: usize, len: u64, align: u64) -> Option<u64> {
+        self.space(device)?.arena.take(len, align)
+    }
+
+    /// The addresses of a device, made at the first use.
+    fn space(&mut self, device: usize) -> Option<&mut Space> {
         let total = self.devices[device].total;
         let slot = &mut self.memory.spaces[device];
         if slot.is_none() {
-            let (base, len) = [16, 4, 1].iter().find_map(|times| {
-                let len = usize::try_from(total.checked_mul(*times)?).ok()?;
-                let base = os::reserve(len, LARGE as usize)?;
-                os::protect(base, len, true, true).then_some((base as u64, len as u64))
-            })?;
-            *slot = Some(Space { base, len, arena: Arena::new(base, len) });
+            *slot = [16, 4, 1].iter().find_map(|times| {
+                // The file has whole pages.
+                let len = total.checked_mul(*times)?.checked_next_multiple_of(LARGE)?;
+                let room = usize::try_from(len).ok()?;
+                let base = os::reserve(room, LARGE as usize)?;
+                let pages = Pages::labelled(Label { kind: WHOLE, device: device as u64, len });
+                let pages = pages.filter(|pages| pages.map_at(base, room, 0));
+                os::protect(base, room, true, true).then(|| Space {
+                    base: base as u64,
+                    len,
+                    arena: Arena::new(base as u64, len),
+                    pages,
+                })
+            });
         }
-        slot.as_mut()?.arena.take(len, align)
+        slot.as_mut()
+    }
+
+    /// What backs the memory of a device, and where an address of it lies in there: `None` where other processes cannot
+    /// have it.
+    pub(super) fn backing(&mut self, device: usize, at: u64) -> Option<(&Pages, u64)> {
+        let space = self.space(device)?;
+        let offset = at.checked_sub(space.base).filter(|offset| *offset < space.len)?;
+        Some((space.pages.as_ref()?, offset))
+    }
+
+    /// [`Machine::backing`] of all memory of a device.
+    pub(super) fn backing_of_all(&mut self, device: usize) -> Option<&Pages> {
+        self.space(device)?.pages.as_ref()
     }
 
     /// Gives back what [`Machine::take`] took.
@@ -151,7 +183,10 @@ impl Machine {
         if let Some(space) = &mut self.memory.spaces[device] {
             space.arena.give(at, len);
             if len >= 64 << 10 {
-                os::discard(at as usize, len as usize);
+                match &space.pages {
+                    Some(pages) => pages.discard(at - space.base, len),
+                    None => os::discard(at as usize, len as usize),
+                }
             }
         }
         self.refund(device, len);

@@ -74,6 +74,7 @@ mod os;
 mod pool;
 mod queue;
 mod schedule;
+mod sharing;
 mod size;
 mod stream;
 mod thread;

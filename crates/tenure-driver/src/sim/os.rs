@@ -84,10 +84,26 @@ pub(super) fn protect(at: usize, len: usize, read: bool, write: bool) -> bool {
     unsafe { libc::mprotect(at as *mut _, len, prot) == 0 }
 }
 
-/// The pages of one device: a file in memory that has no name. Two mappings of one offset show the same bytes.
+/// Memory that two addresses can share, or two processes: a file in memory that has no name. Two mappings of one offset
+/// show the same bytes.
 pub(super) struct Pages {
     file: OwnedFd,
 }
+
+/// What a file of [`Pages`] says about itself, in its last page: a process that gets the descriptor learns it from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Label {
+    /// All memory of a device (1) or one piece of physical memory (2).
+    pub(super) kind: u64,
+    /// The number of the device.
+    pub(super) device: u64,
+    /// Bytes of memory before the label.
+    pub(super) len: u64,
+}
+
+const LABEL: u64 = u64::from_le_bytes(*b"tenurSIM");
+/// A whole page, so that what lies before it stays a multiple of one.
+const LABEL_ROOM: u64 = 4096;
 
 impl Pages {
     /// Opens `len` bytes of pages, none of them backed yet.
@@ -99,6 +115,71 @@ impl Pages {
         let len = libc::off_t::try_from(len).ok()?;
         // SAFETY: the descriptor is open and ours.
         (unsafe { libc::ftruncate(file.as_raw_fd(), len) } == 0).then_some(Pages { file })
+    }
+
+    /// [`Pages::open`] with a label behind the pages.
+    pub(super) fn labelled(label: Label) -> Option<Pages> {
+        let pages = Pages::open(label.len.checked_add(LABEL_ROOM)?)?;
+        let mut bytes = [0; 32];
+        for (at, word) in [LABEL, label.kind, label.device, label.len].into_iter().enumerate() {
+            bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        let offset = libc::off_t::try_from(label.len).ok()?;
+        // SAFETY: the descriptor is open and ours, and the array is readable.
+        let written = unsafe { libc::pwrite(pages.file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), offset) };
+        (written == bytes.len() as isize).then_some(pages)
+    }
+
+    /// Another reference to the pages behind a descriptor, which stays the caller's, with what they say of themselves: `None`
+    /// where it is none of ours.
+    pub(super) fn shared(fd: i32) -> Option<(Pages, Label)> {
+        // SAFETY: the system checks the number.
+        let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+        if copy < 0 {
+            return None;
+        }
+        // SAFETY: made just now, and ours alone.
+        Pages { file: unsafe { OwnedFd::from_raw_fd(copy) } }.read_label()
+    }
+
+    /// The pages of another process of this machine that has them open under a number.
+    pub(super) fn of_process(pid: u32, fd: u32) -> Option<(Pages, Label)> {
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/fd/{fd}")).ok()?;
+        Pages { file: OwnedFd::from(file) }.read_label()
+    }
+
+    fn read_label(self) -> Option<(Pages, Label)> {
+        let size = self.status()?.st_size;
+        let at = u64::try_from(size).ok()?.checked_sub(LABEL_ROOM)?;
+        let mut bytes = [0u8; 32];
+        let offset = libc::off_t::try_from(at).ok()?;
+        // SAFETY: the descriptor is open and ours, and the array is writable.
+        let read = unsafe { libc::pread(self.file.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), offset) };
+        let word = |at: usize| bytes[8 * at..8 * at + 8].try_into().map_or(0, u64::from_le_bytes);
+        let label = Label { kind: word(1), device: word(2), len: word(3) };
+        (read == bytes.len() as isize && word(0) == LABEL && label.len == at).then_some((self, label))
+    }
+
+    fn status(&self) -> Option<libc::stat> {
+        // SAFETY: integers only, for which zero is a value.
+        let mut status: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the descriptor is open and ours, and the structure is writable.
+        (unsafe { libc::fstat(self.file.as_raw_fd(), &raw mut status) } == 0).then_some(status)
+    }
+
+    /// Equal for two references to the same pages, also in different processes.
+    pub(super) fn identity(&self) -> Option<(u64, u64)> {
+        self.status().map(|status| (status.st_dev, status.st_ino))
+    }
+
+    /// A descriptor for somebody else, who closes it.
+    pub(super) fn descriptor(&self) -> Option<i32> {
+        Some(std::os::fd::IntoRawFd::into_raw_fd(self.file.try_clone().ok()?))
+    }
+
+    /// The number under which this process has them open.
+    pub(super) fn number(&self) -> i32 {
+        self.file.as_raw_fd()
     }
 
     /// Maps `len` bytes from `offset` at `at`, without access.

@@ -18,6 +18,7 @@ use super::codes::*;
 use super::machine::Machine;
 use super::memory::{GRAIN, LARGE, Owner};
 use super::op::Work;
+use super::os::Pages;
 use super::stream::Point;
 
 const CHUNK: u64 = 32 << 20;
@@ -35,6 +36,10 @@ pub(super) struct Pool {
     /// Its memory is managed.
     pub(super) managed: bool,
     pub(super) destroyed: bool,
+    /// Other processes may open it.
+    pub(super) shareable: bool,
+    /// Opened from another process: what backs the memory of its device there.
+    pub(super) opened: Option<Pages>,
     /// Most bytes that it may reserve; 0 for no limit of its own.
     pub(super) max: u64,
     pub(super) threshold: u64,
@@ -57,6 +62,8 @@ impl Pool {
             is_default,
             managed: false,
             destroyed: false,
+            shareable: false,
+            opened: None,
             max,
             threshold: 0,
             follow_events: true,
@@ -166,6 +173,10 @@ impl Machine {
         if bytes == 0 {
             // No memory and no error, as the driver does it; freeing address 0 is allowed.
             return Ok(0);
+        }
+        if self.pool(id)?.opened.is_some() {
+            // Memory of an opened pool is made by the process that made the pool.
+            return Err(INVALID_VALUE);
         }
         let len = bytes.checked_next_multiple_of(GRAIN).ok_or(OUT_OF_MEMORY)?;
         let mut at = self.ordered_block(id, len, uid);

@@ -17,7 +17,7 @@ use super::arena::Arena;
 use super::codes::*;
 use super::machine::Machine;
 use super::memory::LARGE;
-use super::os::{self, Pages};
+use super::os::{self, Label, Pages};
 
 /// The largest range of addresses that is given out, in bytes.
 const MAX_RESERVE: u64 = 1 << 46;
@@ -29,7 +29,14 @@ struct Physical {
     mappings: usize,
     /// References of the program: `cuMemCreate` made one.
     held: usize,
+    /// A file of its own, where another process may have the memory; else it lies in the device's.
+    shared: Option<Pages>,
+    /// Whether this process made it, so that it counts here.
+    ours: bool,
 }
+
+/// The label of the file of one piece of physical memory.
+const PIECE: u64 = 2;
 
 struct Mapping {
     len: u64,
@@ -158,11 +165,24 @@ impl Vmm {
 
 impl Machine {
     /// Makes physical pages.
-    pub(super) fn pages_create(&mut self, device: usize, len: u64) -> Result<u64, i32> {
+    pub(super) fn pages_create(&mut self, device: usize, len: u64, shareable: bool) -> Result<u64, i32> {
         if len == 0 || !len.is_multiple_of(LARGE) {
             return Err(INVALID_VALUE);
         }
         self.charge(device, len)?;
+        let shared = match shareable {
+            true => Pages::labelled(Label { kind: PIECE, device: device as u64, len }).map(Some).ok_or(OUT_OF_MEMORY),
+            false => Ok(None),
+        };
+        let made = shared.and_then(|shared| self.physical(device, len, shared, true));
+        if made.is_err() {
+            self.refund(device, len);
+        }
+        made
+    }
+
+    /// Gives a handle and a place among the pages of the device, which says to the checker what is the same memory.
+    fn physical(&mut self, device: usize, len: u64, shared: Option<Pages>, ours: bool) -> Result<u64, i32> {
         let total = self.devices[device].total;
         let disk = &mut self.vmm.disks[device];
         if disk.is_none() {
@@ -175,14 +195,31 @@ impl Machine {
                 self.renew_pages(device, offset, len);
                 self.vmm.next += 1;
                 let handle = self.vmm.next;
-                self.vmm.physical.insert(handle, Physical { device, offset, len, mappings: 0, held: 1 });
+                let new = Physical { device, offset, len, mappings: 0, held: 1, shared, ours };
+                self.vmm.physical.insert(handle, new);
                 Ok(handle)
             }
-            None => {
-                self.refund(device, len);
-                Err(OUT_OF_MEMORY)
-            }
+            None => Err(OUT_OF_MEMORY),
         }
+    }
+
+    /// A descriptor by which another process opens physical memory that was made for it.
+    pub(super) fn pages_export(&mut self, handle: u64) -> Result<i32, i32> {
+        let p = self.vmm.physical.get(&handle).filter(|p| p.held > 0).ok_or(INVALID_VALUE)?;
+        p.shared.as_ref().ok_or(INVALID_VALUE)?.descriptor().ok_or(UNKNOWN)
+    }
+
+    /// Opens physical memory of another process, or of this one: then it is the same memory once more.
+    pub(super) fn pages_import(&mut self, fd: i32) -> Result<u64, i32> {
+        let (pages, label) = Pages::shared(fd).filter(|(_, label)| label.kind == PIECE).ok_or(INVALID_VALUE)?;
+        let device = usize::try_from(label.device).ok().filter(|d| *d < self.devices.len()).ok_or(INVALID_DEVICE)?;
+        let same = pages.identity();
+        let is_same = |p: &Physical| same.is_some() && p.shared.as_ref().and_then(Pages::identity) == same;
+        if let Some((handle, p)) = self.vmm.physical.iter_mut().find(|(_, p)| is_same(p)) {
+            p.held += 1;
+            return Ok(*handle);
+        }
+        self.physical(device, label.len, Some(pages), false)
     }
 
     pub(super) fn pages_release(&mut self, handle: u64) -> Result<(), i32> {
@@ -200,13 +237,18 @@ impl Machine {
         if p.held > 0 || p.mappings > 0 {
             return;
         }
-        let (device, offset, len) = (p.device, p.offset, p.len);
-        self.vmm.physical.remove(&handle);
+        let (device, offset, len, ours) = (p.device, p.offset, p.len, p.ours);
+        let shared = self.vmm.physical.remove(&handle).is_some_and(|p| p.shared.is_some());
         if let Some(disk) = &mut self.vmm.disks[device] {
-            disk.pages.discard(offset, len);
+            // A file of its own goes with the last process that has it.
+            if !shared {
+                disk.pages.discard(offset, len);
+            }
             disk.offsets.give(offset, len);
         }
-        self.refund(device, len);
+        if ours {
+            self.refund(device, len);
+        }
     }
 
     pub(super) fn map(&mut self, at: u64, len: u64, offset: u64, handle: u64) -> Result<(), i32> {
@@ -229,8 +271,11 @@ impl Machine {
         if taken {
             return Err(INVALID_VALUE);
         }
-        let disk = vmm.disks[p.device].as_ref().ok_or(INVALID_VALUE)?;
-        if !disk.pages.map_at(at as usize, len as usize, p.offset) {
+        let (pages, from) = match &p.shared {
+            Some(pages) => (pages, 0),
+            None => (&vmm.disks[p.device].as_ref().ok_or(INVALID_VALUE)?.pages, p.offset),
+        };
+        if !pages.map_at(at as usize, len as usize, from) {
             return Err(OUT_OF_MEMORY);
         }
         p.mappings += 1;

@@ -76,6 +76,8 @@ pub(in crate::pool) struct VirtualRange {
     largest: u64,
     /// By offset. Changed by whoever has the pool's turn only, so that the lock is never waited for long.
     pub(super) mapped: Mutex<Vec<Mapped>>,
+    /// How its pages can be handed to other processes.
+    sharing: Sharing,
     reserved: AtomicU64,
     /// Bytes of addresses that are past.
     pub(super) past: AtomicU64,
@@ -101,6 +103,7 @@ impl VirtualRange {
             small_base,
             largest,
             mapped: Mutex::new(Vec::new()),
+            sharing: Sharing::default(),
             reserved: AtomicU64::new(0),
             past: AtomicU64::new(0),
         })
@@ -113,6 +116,22 @@ impl VirtualRange {
     pub(in crate::pool) fn reserve(device: &'static Device, bytes: u64) -> Result<Self> {
         let bytes = bytes.next_multiple_of(PAGE);
         Self::with_addresses(device, bytes, bytes, 0)
+    }
+
+    /// Its pages can be handed to other processes so.
+    pub(in crate::pool) fn shareable(mut self, sharing: Sharing) -> Self {
+        self.sharing = sharing;
+        self
+    }
+
+    /// The handles under the `bytes` live bytes at `offset`, by offset, with the bytes of the first that lie before it. A
+    /// live block's handles stay where they are, so that these may be used without the turn.
+    pub(in crate::pool) fn under(&self, offset: u64, bytes: u64) -> (u64, Vec<Arc<PhysicalPages>>) {
+        let mapped = self.mapped.lock();
+        let inside = mapped.iter().filter(|m| m.usable() > 0 && m.offset < offset + bytes && m.end() > offset);
+        let mut found = inside.peekable();
+        let before = found.peek().map_or(0, |first| offset.saturating_sub(first.offset));
+        (before, found.map(|m| m.pages.clone()).collect())
     }
 
     pub(in crate::pool) fn base(&self) -> u64 {
@@ -224,7 +243,7 @@ impl VirtualRange {
         let mut done = 0;
         while done < plan.bytes {
             let bytes = (1u64 << (plan.bytes - done).ilog2()).min(cap);
-            let pages = PhysicalPages::create(self.device, bytes as usize, Sharing::default())?;
+            let pages = PhysicalPages::create(self.device, bytes as usize, self.sharing)?;
             let offset = plan.offset + done;
             self.range.map(offset as usize, &pages)?;
             let usable = plan.usable.saturating_sub(done).min(bytes);

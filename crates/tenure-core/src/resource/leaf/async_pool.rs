@@ -13,6 +13,7 @@
 //! frees until they have run.
 
 use std::any::Any;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use tenure_driver::RawStream;
 use tenure_driver::sys::{
@@ -26,7 +27,9 @@ use crate::error::{Error, Result};
 use crate::low_memory::Room;
 use crate::resource::book::{Book, Booked};
 use crate::resource::{Block, Info, Live, MemoryResource, Properties, Request};
+use crate::sharing::{Handle, Kinds, Parts, Piece};
 use crate::stream::StreamRef;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// How the memory of a pool can be given to another process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -80,8 +83,12 @@ pub struct AsyncPool {
     device: i32,
     handle_type: HandleType,
     stream_outlives_buffer: bool,
+    /// A number that no other pool of the process ever has.
+    serial: u64,
     book: Book,
 }
+
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl AsyncPool {
     /// Makes a pool of the driver for this resource alone.
@@ -117,6 +124,7 @@ impl AsyncPool {
             device,
             handle_type: options.handle_type,
             stream_outlives_buffer: options.stream_outlives_buffer,
+            serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
             book: Book::new(),
         };
         made.set_release_threshold(options.release_threshold.unwrap_or(u64::MAX))?;
@@ -146,6 +154,7 @@ impl AsyncPool {
             device,
             handle_type: HandleType::None,
             stream_outlives_buffer: false,
+            serial: NEXT_SERIAL.fetch_add(1, Ordering::Relaxed),
             book: Book::new(),
         };
         view.attribute(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)?;
@@ -406,6 +415,31 @@ impl MemoryResource for AsyncPool {
             stream_ordered: true,
             exportable: self.handle_type != HandleType::None,
         }
+    }
+
+    fn exports(&self) -> u32 {
+        self.handle_type.value()
+    }
+
+    fn share(&self, ptr: u64, _bytes: usize, wanted: Kinds) -> Result<Option<Parts>> {
+        if self.book.find(ptr).is_none() {
+            return Ok(None);
+        }
+        let Some(kind) = Kinds(self.handle_type.value()).and(wanted).first() else { return Ok(None) };
+        let (base, bytes, pointer, handle) = device::on(self.device, || {
+            let driver = device::driver()?;
+            let (base, bytes) = driver.address_range(ptr)?;
+            let handle = if kind == Kinds::FD {
+                // SAFETY: the pool exists while this resource does; the descriptor is new and nobody else's.
+                Handle::Fd(unsafe { OwnedFd::from_raw_fd(driver.pool_export_fd(self.raw())?) })
+            } else {
+                // SAFETY: as above.
+                Handle::Fabric(unsafe { driver.pool_export_fabric(self.raw()) }?.data)
+            };
+            Ok((base, bytes, driver.pool_export_pointer(base)?.reserved, handle))
+        })?;
+        let piece = Piece { bytes: bytes as u64, serial: self.serial, handle };
+        Ok(Some(Parts { offset: ptr - base, pieces: vec![piece], pointer: Some(pointer) }))
     }
 
     fn find(&self, ptr: u64) -> Option<Block> {

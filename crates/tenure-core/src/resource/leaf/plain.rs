@@ -289,6 +289,10 @@ impl<S: Source> MemoryResource for Plain<S> {
         self.source.properties()
     }
 
+    fn exports(&self) -> u32 {
+        if self.source.properties().exportable { crate::sharing::Kinds::LEGACY.0 } else { 0 }
+    }
+
     fn find(&self, ptr: u64) -> Option<Block> {
         self.book.find(ptr)
     }

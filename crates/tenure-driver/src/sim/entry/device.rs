@@ -124,7 +124,9 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceGetAttribute(
             | CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
             CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => c_int::from(virtual_memory()),
             CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS => c_int::from(pageable_access()),
-            // No sharing with other processes or with network cards.
+            CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED => c_int::from(virtual_memory()),
+            CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES => CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR as c_int,
+            // No sharing with other nodes or with network cards.
             0 => return Err(INVALID_VALUE),
             _ => 0,
         });

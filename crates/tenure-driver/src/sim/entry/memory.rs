@@ -29,12 +29,13 @@ pub(in crate::sim) unsafe extern "C" fn cuMemFree(address: CUdeviceptr) -> CUres
         if address == 0 {
             return Ok(());
         }
-        let block = m.leave(address, |b| !matches!(b.owner, Owner::Pinned | Owner::Registered))?;
+        let block = m.leave(address, |b| !matches!(b.owner, Owner::Pinned | Owner::Registered | Owner::Opened(0)))?;
         let device = block.device;
         m.drain(if block.owner == Owner::Managed { None } else { Some(device) });
         match block.owner {
             Owner::Pool(id) => m.pool_free(id, address, Vec::new()),
             Owner::Managed => m.free_host(address),
+            Owner::Opened(_) => m.close_opened(address),
             Owner::Graph(_) => {
                 m.memory.blocks.remove(&address);
             }

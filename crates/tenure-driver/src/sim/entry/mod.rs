@@ -12,6 +12,7 @@ pub(super) mod event;
 pub(super) mod memory;
 pub(super) mod pointer;
 pub(super) mod pool;
+pub(super) mod sharing;
 pub(super) mod stream;
 pub(super) mod vmm;
 
@@ -66,6 +67,7 @@ pub(super) mod functions {
     pub(in crate::sim) use super::memory::*;
     pub(in crate::sim) use super::pointer::*;
     pub(in crate::sim) use super::pool::*;
+    pub(in crate::sim) use super::sharing::*;
     pub(in crate::sim) use super::stream::*;
     pub(in crate::sim) use super::vmm::*;
 }

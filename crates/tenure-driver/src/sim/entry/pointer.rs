@@ -1,4 +1,4 @@
-//! What is known about a pointer, and sharing it with other processes, which the simulated device does not do.
+//! What is known about a pointer.
 
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
@@ -108,7 +108,9 @@ unsafe fn answer(
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
             out!(data.cast::<c_int>()).set(what.map_or(-2, |w| w.device as c_int));
         }
-        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => out!(data.cast::<u8>()).set(0),
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
+            out!(data.cast::<u8>()).set(u8::from(owner == Some(Owner::Plain)));
+        }
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => out!(data.cast::<u64>()).set(what.map_or(0, |w| w.at)),
         CU_POINTER_ATTRIBUTE_RANGE_SIZE => out!(data.cast::<usize>()).set(what.map_or(0, |w| w.len as usize)),
         CU_POINTER_ATTRIBUTE_MAPPED => out!(data.cast::<u8>()).set(u8::from(known)),
@@ -122,26 +124,4 @@ unsafe fn answer(
         _ => return Err(INVALID_VALUE),
     }
     Ok(())
-}
-
-pub(in crate::sim) unsafe extern "C" fn cuIpcGetMemHandle(
-    handle: *mut CUipcMemHandle,
-    address: CUdeviceptr,
-) -> CUresult {
-    let _ = (handle, address);
-    enter(CallId::cuIpcGetMemHandle, |_| Err(NOT_SUPPORTED))
-}
-
-pub(in crate::sim) unsafe extern "C" fn cuIpcOpenMemHandle(
-    address: *mut CUdeviceptr,
-    handle: CUipcMemHandle,
-    flags: c_uint,
-) -> CUresult {
-    let _ = (address, handle, flags);
-    enter(CallId::cuIpcOpenMemHandle, |_| Err(NOT_SUPPORTED))
-}
-
-pub(in crate::sim) unsafe extern "C" fn cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult {
-    let _ = address;
-    enter(CallId::cuIpcCloseMemHandle, |_| Err(NOT_SUPPORTED))
 }

@@ -58,6 +58,7 @@ pub(in crate::sim) unsafe extern "C" fn cuMemFreeAsync(address: CUdeviceptr, str
         let fits = |b: &Block| match b.owner {
             Owner::Graph(_) => true,
             Owner::Pool(_) | Owner::Plain => !capturing,
+            Owner::Opened(pool) => pool != 0 && !capturing,
             _ => false,
         };
         let block = m.leave(address, fits)?;
@@ -65,6 +66,12 @@ pub(in crate::sim) unsafe extern "C" fn cuMemFreeAsync(address: CUdeviceptr, str
             Owner::Pool(id) => {
                 let point = m.enqueue(uid, Work::Marker, Vec::new(), &[]);
                 m.pool_free(id, address, vec![point]);
+            }
+            Owner::Opened(_) => {
+                // The mapping goes when its last use is over; the driver need not wait for that, and here it does.
+                let point = m.enqueue(uid, Work::Marker, Vec::new(), &[]);
+                m.wait_points(&[point]).ok();
+                m.close_opened(address);
             }
             Owner::Plain => {
                 m.enqueue(uid, Work::Free { at: address }, Vec::new(), &[]);
@@ -94,13 +101,16 @@ pub(in crate::sim) unsafe extern "C" fn cuMemPoolCreate(
             return Err(INVALID_VALUE);
         }
         let device = m.device(props.location.id).map_err(|_| INVALID_VALUE)?;
-        if props.handleTypes != CU_MEM_HANDLE_TYPE_NONE {
+        if props.handleTypes & !CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 {
             return Err(NOT_SUPPORTED);
         }
         m.judge_unsafe()?;
         m.next_pool += 1;
         let id = m.next_pool;
-        m.pools.insert(id, Pool::new(device, false, props.maxSize as u64));
+        let shareable = props.handleTypes != CU_MEM_HANDLE_TYPE_NONE;
+        let mut made = Pool::new(device, false, props.maxSize as u64);
+        made.shareable = shareable;
+        m.pools.insert(id, made);
         pool.set(m.pool_handles.insert(id) as CUmemoryPool);
         Ok(())
     })
@@ -273,30 +283,6 @@ pub(in crate::sim) unsafe extern "C" fn cuDeviceSetMemPool(device: CUdevice, poo
         }
         m.devices[device].current_pool = pool as usize;
         Ok(())
-    })
-}
-
-pub(in crate::sim) unsafe extern "C" fn cuMemPoolExportToShareableHandle(
-    handle: *mut c_void,
-    pool: CUmemoryPool,
-    kind: CUmemAllocationHandleType,
-    flags: c_ulonglong,
-) -> CUresult {
-    enter(CallId::cuMemPoolExportToShareableHandle, |m| {
-        let _ = (m, handle, pool, kind, flags);
-        Err(NOT_SUPPORTED)
-    })
-}
-
-pub(in crate::sim) unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
-    pool: *mut CUmemoryPool,
-    handle: *mut c_void,
-    kind: CUmemAllocationHandleType,
-    flags: c_ulonglong,
-) -> CUresult {
-    enter(CallId::cuMemPoolImportFromShareableHandle, |m| {
-        let _ = (m, handle, pool, kind, flags);
-        Err(NOT_SUPPORTED)
     })
 }
 

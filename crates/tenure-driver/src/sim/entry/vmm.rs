@@ -41,12 +41,14 @@ pub(in crate::sim) unsafe extern "C" fn cuMemCreate(
 ) -> CUresult {
     enter(CallId::cuMemCreate, |m| {
         let handle = out!(handle);
-        let device = wanted(m, input!(prop))?;
+        let prop = input!(prop);
+        let device = wanted(m, prop)?;
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
         m.devices[device].check()?;
-        handle.set(m.pages_create(device, bytes as u64)?);
+        let shareable = prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+        handle.set(m.pages_create(device, bytes as u64, shareable)?);
         Ok(())
     })
 }
@@ -131,8 +133,13 @@ pub(in crate::sim) unsafe extern "C" fn cuMemExportToShareableHandle(
     flags: c_ulonglong,
 ) -> CUresult {
     enter(CallId::cuMemExportToShareableHandle, |m| {
-        let _ = (m, shared, handle, kind, flags);
-        Err(NOT_SUPPORTED)
+        let shared = out!(shared.cast::<c_int>());
+        only_descriptors(kind)?;
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        shared.set(m.pages_export(handle)?);
+        Ok(())
     })
 }
 
@@ -142,8 +149,11 @@ pub(in crate::sim) unsafe extern "C" fn cuMemImportFromShareableHandle(
     kind: CUmemAllocationHandleType,
 ) -> CUresult {
     enter(CallId::cuMemImportFromShareableHandle, |m| {
-        let _ = (m, handle, shared, kind);
-        Err(NOT_SUPPORTED)
+        let handle = out!(handle);
+        only_descriptors(kind)?;
+        let fd = c_int::try_from(shared.addr()).map_err(|_| INVALID_VALUE)?;
+        handle.set(m.pages_import(fd)?);
+        Ok(())
     })
 }
 
@@ -152,8 +162,17 @@ fn wanted(m: &Locked, prop: CUmemAllocationProp) -> Result<usize, i32> {
     if prop.type_ != CU_MEM_ALLOCATION_TYPE_PINNED || prop.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE {
         return Err(INVALID_VALUE);
     }
-    if prop.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE {
+    if prop.requestedHandleTypes & !CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR != 0 {
         return Err(NOT_SUPPORTED);
     }
     m.device(prop.location.id)
+}
+
+/// The simulated device hands descriptors out, and no fabric handles.
+pub(super) fn only_descriptors(kind: CUmemAllocationHandleType) -> Result<(), i32> {
+    match kind {
+        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),
+        CU_MEM_HANDLE_TYPE_FABRIC => Err(NOT_SUPPORTED),
+        _ => Err(INVALID_VALUE),
+    }
 }
