@@ -7,7 +7,7 @@ import importlib.util
 
 import pytest
 from conftest import DEVICE
-from test_allocators import run
+from plugs import run
 
 LIBRARIES = ("cupy", "torch", "numba_cuda")
 missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]

@@ -19,9 +19,15 @@
 //!
 //! # Cost
 //! Beside the engine's buffer: one call into CuPy for the number of the current stream, two objects of Python's. No call of
-//! the driver is made for a block that the resource has at hand.
+//! the driver is made for a block that the resource has at hand; where the process sees several devices and what is current is
+//! asked for, one (`cuCtxGetCurrent`).
+//!
+//! CuPy asks the CUDA runtime for the current device at each allocation. On a thread without a current context the runtime has
+//! to find that out each time, with calls of the driver that fail. CuPy's own pool never sees that, since its `cudaMalloc`
+//! makes the primary context current; tenure leaves a thread's context as it found it, so the first allocation of each thread
+//! does here what `cudaMalloc` would have done ([`Setup::settle`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_int, c_void};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,6 +83,8 @@ static HANDLE: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     /// The last stream of CuPy's own that this thread allocated on.
     static LAST: RefCell<Option<Rc<Stream>>> = const { RefCell::new(None) };
+    /// Whether this thread has a context that is current, as far as it was looked at.
+    static SETTLED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The handle's place in a memory object.
@@ -253,9 +261,26 @@ impl Setup {
         Ok((stream.carried(), Some(stream)))
     }
 
+    /// Makes the primary context of the current device current on a thread that has none, as the CUDA runtime does when it
+    /// allocates. Once for each thread.
+    #[cold]
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        let backend = py.import("cupy_backends.cuda.api.driver")?;
+        let none = backend.getattr("ctxGetCurrent")?.call0()?.extract::<isize>()? == 0;
+        if none {
+            let runtime = py.import("cupy_backends.cuda.api.runtime")?;
+            runtime.getattr("setDevice")?.call1((runtime.getattr("getDevice")?.call0()?,))?;
+        }
+        SETTLED.set(true);
+        Ok(())
+    }
+
     /// Allocates on the current stream and gives a `MemoryPointer`.
     fn allocate<'py>(&self, py: Python<'py>, size: usize, resource: tenure_resource) -> PyResult<Bound<'py, PyAny>> {
         observe::follow(py)?;
+        if !self.simulated && !SETTLED.get() {
+            self.settle(py)?;
+        }
         let (carried, _held) = self.current_stream(py)?;
         let memory = blank(py, &self.memory)?;
         let (mut ptr, mut device) = (0, -1);
