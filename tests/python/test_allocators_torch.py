@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import DEVICE
-from test_allocators import run
+from plugs import run
 
 HERE = Path(__file__).parent
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")

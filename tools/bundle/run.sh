@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
 #
-#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover replay bench peers check sanitizer
-#                                  cases rmm-tests (default: all)
+#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover mix replay bench peers check
+#                                  sanitizer training jobs cases rmm-tests (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
@@ -42,7 +42,7 @@ rm -rf "$site"
 "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$site" "$here"/wheel/*.whl \
     >"$out/logs/install.log" 2>&1 || { cat "$out/logs/install.log"; echo "the wheel cannot be installed"; exit 1; }
 library=$site/tenure/lib/libtenure.so.0
-export PYTHONPATH=$site TENURE_HANDOVER_OUT=$here/actors TENURE_BINDINGS_OUT=$out/bindings
+export PYTHONPATH=$site MIX_LIBRARIES=$here/lib TENURE_HANDOVER_OUT=$here/actors TENURE_BINDINGS_OUT=$out/bindings
 
 # The Rust programs come packed.
 rust=$out/rust
@@ -113,6 +113,21 @@ if wants handover; then
     start=$SECONDS code=0
     (cd "$here/tree" && HANDOVER_LIBRARIES=$here/lib LD_LIBRARY_PATH=$site/tenure/lib timeout "$limit" "$python" examples/handover/run.py) >"$out/logs/handover.log" 2>&1 </dev/null || code=$?
     part handover "$(tail -n 1 "$out/logs/handover.log")" $code $((SECONDS - start))
+fi
+
+if wants mix; then
+    # CuPy, PyTorch, Numba, a C++ library and tenure's buffers in one process, in every order of imports.
+    start=$SECONDS code=0
+    if [ "$TENURE_DEVICE" = sim ] || "$python" -c 'import cupy' 2>/dev/null; then
+        (cd "$here/tree" && LD_LIBRARY_PATH=$site/tenure/lib timeout $((limit * 5)) "$python" tests/mix/mix.py --library "$here/lib/libmixed.so" --seconds "${MIX_SECONDS:-10}") >"$out/logs/mix.log" 2>&1 </dev/null || code=$?
+        # Memory that is given away while a slow stream uses it must be found, else the patterns are worth nothing.
+        if [ "$TENURE_DEVICE" != sim ]; then
+            (cd "$here/tree" && LD_LIBRARY_PATH=$site/tenure/lib timeout "$limit" "$python" tests/mix/mix.py --library "$here/lib/libmixed.so" --one none --early) >"$out/logs/mix-early.log" 2>&1 </dev/null && code=1 && echo "nobody saw what was dropped early" >>"$out/logs/mix.log"
+        fi
+        part mix "$(tail -n 1 "$out/logs/mix.log")" $code $((SECONDS - start))
+    else
+        skipped mix "no CuPy, whose kernels write the patterns"
+    fi
 fi
 
 if wants replay; then

@@ -58,7 +58,7 @@ pub fn count() -> Result<i32> {
 /// # Errors
 /// What the driver says.
 pub fn current() -> Result<i32> {
-    Ok(driver()?.current_ordinal()?.unwrap_or(0))
+    Ok(driver()?.current_ordinal_or_first()?)
 }
 
 /// Gives the ordinal back if such a device is there.

@@ -176,6 +176,19 @@ impl Driver {
         Ok(Some(self.ordinal_of_handle(handle)))
     }
 
+    /// The ordinal of the device whose context is current on this thread, and 0 on a thread that has none, as in the CUDA
+    /// runtime. Where the process sees one device only, the driver is not asked.
+    ///
+    /// # Errors
+    /// What the driver says.
+    #[inline]
+    pub fn current_ordinal_or_first(&'static self) -> Result<i32> {
+        if self.devices.get().is_some_and(|devices| devices.len() == 1) {
+            return Ok(0);
+        }
+        Ok(self.current_ordinal()?.unwrap_or(0))
+    }
+
     /// The ordinal of the device of a live context.
     pub(crate) fn ordinal_of_context(&'static self, context: CUcontext) -> Result<i32> {
         if let Some(ordinal) = self.ordinal_of_held(context) {

@@ -213,7 +213,7 @@ impl Driver {
     /// What the driver says.
     pub fn device_of(&'static self, stream: RawStream) -> Result<i32, DriverError> {
         if stream.is_special() {
-            return Ok(self.current_ordinal()?.unwrap_or(0));
+            return self.current_ordinal_or_first();
         }
         self.ordinal_of_context(self.stream_context(stream)?)
     }

@@ -14,15 +14,18 @@
 //! * CuPy's classes are used as their documentation has it: `BaseMemory` is subclassed, its attributes `ptr`, `size` and
 //!   `device_id` are public, `MemoryPointer(mem, 0)` makes a pointer. Where these attributes lie in the object is looked for
 //!   with two sets of values when the class is made; where they are not found, they are set by name.
-//! * A thread without a current context gets its device's primary one with its first allocation, as it gets it by CuPy's own
-//!   allocator. CuPy asks the CUDA runtime for the current device several times for each array, and without a context each of
-//!   these questions takes the runtime more than a microsecond.
 //! * A stream other than the default ones is carried as an object that keeps CuPy's stream alive. The last one of a thread
 //!   is remembered, so that CuPy's stream may live until its thread uses another one.
 //!
 //! # Cost
 //! Beside the engine's buffer: one call into CuPy for the number of the current stream, two objects of Python's. No call of
-//! the driver is made for a block that the resource has at hand.
+//! the driver is made for a block that the resource has at hand; where the process sees several devices and what is current is
+//! asked for, one (`cuCtxGetCurrent`).
+//!
+//! CuPy asks the CUDA runtime for the current device at each allocation. On a thread without a current context the runtime has
+//! to find that out each time, with calls of the driver that fail. CuPy's own pool never sees that, since its `cudaMalloc`
+//! makes the primary context current; tenure leaves a thread's context as it found it, so the first allocation of each thread
+//! does here what `cudaMalloc` would have done ([`Setup::settle`]).
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_int, c_void};
@@ -80,7 +83,7 @@ static HANDLE: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     /// The last stream of CuPy's own that this thread allocated on.
     static LAST: RefCell<Option<Rc<Stream>>> = const { RefCell::new(None) };
-    /// Whether this thread had a current context, or was given one.
+    /// Whether this thread has a context that is current, as far as it was looked at.
     static SETTLED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -258,9 +261,26 @@ impl Setup {
         Ok((stream.carried(), Some(stream)))
     }
 
+    /// Makes the primary context of the current device current on a thread that has none, as the CUDA runtime does when it
+    /// allocates. Once for each thread.
+    #[cold]
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        let backend = py.import("cupy_backends.cuda.api.driver")?;
+        let none = backend.getattr("ctxGetCurrent")?.call0()?.extract::<isize>()? == 0;
+        if none {
+            let runtime = py.import("cupy_backends.cuda.api.runtime")?;
+            runtime.getattr("setDevice")?.call1((runtime.getattr("getDevice")?.call0()?,))?;
+        }
+        SETTLED.set(true);
+        Ok(())
+    }
+
     /// Allocates on the current stream and gives a `MemoryPointer`.
     fn allocate<'py>(&self, py: Python<'py>, size: usize, resource: tenure_resource) -> PyResult<Bound<'py, PyAny>> {
         observe::follow(py)?;
+        if !self.simulated && !SETTLED.get() {
+            self.settle(py)?;
+        }
         let (carried, _held) = self.current_stream(py)?;
         let memory = blank(py, &self.memory)?;
         let (mut ptr, mut device) = (0, -1);
@@ -272,9 +292,6 @@ impl Setup {
             // SAFETY: the object is of the class, and nobody else has it yet. It owns the buffer from here on.
             unsafe { handle_of(memory.as_ptr(), self.handle).write(owned.handle()) };
             std::mem::forget(owned);
-            if !SETTLED.get() {
-                self.settle(py)?;
-            }
         }
         if device < 0 {
             // Memory of the host, or none: CuPy wants a device all the same.
@@ -297,20 +314,6 @@ impl Setup {
             }
         }
         self.pointer.bind(py).call1((memory, 0))
-    }
-
-    /// Leaves the calling thread with a current context, as the first allocation by the CUDA runtime does.
-    #[cold]
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.simulated {
-            let cuda = py.import("cupy.cuda")?;
-            if cuda.getattr("driver")?.call_method0("ctxGetCurrent")?.extract::<usize>()? == 0 {
-                let runtime = cuda.getattr("runtime")?;
-                runtime.call_method1("setDevice", (runtime.call_method0("getDevice")?,))?;
-            }
-        }
-        SETTLED.set(true);
-        Ok(())
     }
 
     /// CuPy's own exception for a lack of memory, with ours as its cause; anything else as it is.
