@@ -50,6 +50,7 @@ __all__ = [
     "disable_logging",
     "enable",
     "enable_logging",
+    "from_arrow",
     "from_cuda_array_interface",
     "from_dlpack",
     "get_current_device",
@@ -89,6 +90,14 @@ class _CudaStream(Protocol):
 class _CudaArray(Protocol):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+@type_check_only
+class _ArrowArray(Protocol):
+    def __arrow_c_array__(self, requested_schema: Any = ...) -> tuple[CapsuleType, CapsuleType]: ...
+
+@type_check_only
+class _ArrowDeviceArray(Protocol):
+    def __arrow_c_device_array__(self, requested_schema: Any = ...) -> tuple[CapsuleType, CapsuleType]: ...
 
 @type_check_only
 class _DLPack(Protocol):
@@ -458,6 +467,14 @@ class DeviceBuffer:
         """A buffer of the memory behind a handle, with ``stream`` as its home, on the device that the memory lies on. However
         often one piece of memory is opened in a process, it is mapped once; the mapping goes with the last buffer."""
     def __dlpack_device__(self) -> tuple[int, int]: ...
+    __dlpack_c_exchange_api__: ClassVar[CapsuleType]
+    """The table of DLPack's C exchange API, version 1.3: a capsule named ``dlpack_exchange_api``."""
+    def __arrow_c_device_array__(
+        self, requested_schema: CapsuleType | None = None, **kwargs: Any
+    ) -> tuple[CapsuleType, CapsuleType]:
+        """An Arrow array of unsigned bytes over the memory, after a wait for the home stream. A requested schema is not followed."""
+    def __arrow_c_array__(self, requested_schema: CapsuleType | None = None) -> tuple[CapsuleType, CapsuleType]:
+        """The same for memory that the host can read. ``BufferError`` for other memory."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __release_buffer__(self, buffer: memoryview, /) -> None: ...
     def __len__(self) -> int: ...
@@ -545,6 +562,13 @@ def from_dlpack(obj: _DLPack | CapsuleType, *, stream: _AnyStream | None = None)
 
     Takes contiguous memory of the CPU, of CUDA devices, pinned and managed. What the producer forbids to write stays
     read-only. ``stream`` becomes the home stream; the producer orders its own work before it.
+    """
+
+def from_arrow(obj: _ArrowDeviceArray | _ArrowArray, *, stream: _AnyStream | None = None) -> DeviceBuffer:
+    """A read-only buffer over the values of an Arrow array, without a copy. The producer frees it when the buffer goes.
+
+    Takes one run of fixed-width values without nulls, in memory of the CPU, of CUDA devices, pinned and managed. ``stream``
+    becomes the home stream; what the producer has pending is waited for by the host.
     """
 
 def from_cuda_array_interface(obj: _CudaArray, *, stream: _AnyStream | None = None) -> DeviceBuffer:

@@ -48,6 +48,9 @@ from . import (
     device_info as device_info,
 )
 from . import (
+    from_arrow as from_arrow,
+)
+from . import (
     from_cuda_array_interface as from_cuda_array_interface,
 )
 from . import (

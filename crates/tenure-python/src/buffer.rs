@@ -16,7 +16,7 @@
 //! * The methods that copy between host and device return when the copy is done.
 //! * `stream=None` is the home stream, except in constructors, where it is `DEFAULT_STREAM`.
 
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
@@ -26,10 +26,12 @@ use pyo3::{PyTraverseError, PyTypeInfo, PyVisit, ffi};
 use tenure_abi::*;
 
 use crate::adaptors;
+use crate::arrow;
 use crate::buffer_copy;
 use crate::buffer_export;
 use crate::current;
 use crate::dlpack;
+use crate::dlpack_api;
 use crate::errors::{call, check, try_call};
 use crate::foreign;
 use crate::gil;
@@ -90,6 +92,8 @@ pub(crate) struct DeviceBuffer {
     forks: AtomicUsize,
     /// The memory was taken over from somebody who forbids writing.
     pub(crate) readonly: AtomicBool,
+    /// The size as DLPack's C exchange API shows it, by address.
+    pub(crate) extent: AtomicI64,
 }
 
 /// The right to change a buffer, given back when dropped.
@@ -689,6 +693,25 @@ impl DeviceBuffer {
         handle.call_method1("_open", (cls, stream, device))
     }
 
+    #[pyo3(signature = (requested_schema=None, **kwargs))]
+    fn __arrow_c_device_array__<'py>(
+        slf: &Bound<'py, Self>,
+        requested_schema: Option<&Bound<'_, PyAny>>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let _ = requested_schema;
+        arrow::export_device(slf, kwargs)
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        slf: &Bound<'py, Self>,
+        requested_schema: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let _ = requested_schema;
+        arrow::export_host(slf)
+    }
+
     fn __dlpack_device__(slf: &Bound<'_, Self>) -> PyResult<(i32, i32)> {
         dlpack::device(slf)
     }
@@ -769,5 +792,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let class = module.py().get_type::<DeviceBuffer>();
     class.setattr("__del__", class.getattr("_finish")?)?;
     class.delattr("_finish")?;
+    dlpack_api::register(&class)?;
     module.add_function(wrap_pyfunction!(_rebuild, module)?)
 }

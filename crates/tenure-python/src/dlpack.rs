@@ -26,6 +26,7 @@ use tenure_abi::*;
 use crate::buffer::{self, DeviceBuffer, Owned, view_of};
 use crate::buffer_copy::{duplicate, wait_for};
 use crate::buffer_export::{may_be_dead, wait_home};
+use crate::dlpack_api;
 use crate::errors::{call, check};
 use crate::foreign::{contiguous, foreign};
 use crate::gil;
@@ -33,17 +34,17 @@ use crate::size::pointer;
 use crate::stream::{self, Stream};
 use crate::table::api;
 
-const CPU: i32 = 1;
-const CUDA: i32 = 2;
-const CUDA_HOST: i32 = 3;
-const CUDA_MANAGED: i32 = 13;
+pub(crate) const CPU: i32 = 1;
+pub(crate) const CUDA: i32 = 2;
+pub(crate) const CUDA_HOST: i32 = 3;
+pub(crate) const CUDA_MANAGED: i32 = 13;
 
 const READ_ONLY: u64 = 1;
 const IS_COPIED: u64 = 2;
 
 /// The newest version that this file writes and reads.
-const MAJOR: u32 = 1;
-const MINOR: u32 = 3;
+pub(crate) const MAJOR: u32 = 1;
+pub(crate) const MINOR: u32 = 3;
 
 const LEGACY_NAME: &CStr = c"dltensor";
 const LEGACY_USED: &CStr = c"used_dltensor";
@@ -52,29 +53,29 @@ const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Device {
-    kind: i32,
-    id: i32,
+pub(crate) struct Device {
+    pub(crate) kind: i32,
+    pub(crate) id: i32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct DataType {
-    code: u8,
-    bits: u8,
-    lanes: u16,
+pub(crate) struct DataType {
+    pub(crate) code: u8,
+    pub(crate) bits: u8,
+    pub(crate) lanes: u16,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Tensor {
-    data: *mut c_void,
-    device: Device,
-    ndim: i32,
-    dtype: DataType,
-    shape: *mut i64,
-    strides: *mut i64,
-    byte_offset: u64,
+pub(crate) struct Tensor {
+    pub(crate) data: *mut c_void,
+    pub(crate) device: Device,
+    pub(crate) ndim: i32,
+    pub(crate) dtype: DataType,
+    pub(crate) shape: *mut i64,
+    pub(crate) strides: *mut i64,
+    pub(crate) byte_offset: u64,
 }
 
 #[repr(C)]
@@ -85,13 +86,18 @@ struct Managed {
 }
 
 #[repr(C)]
-struct ManagedVersioned {
-    major: u32,
-    minor: u32,
-    manager_ctx: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
-    flags: u64,
-    tensor: Tensor,
+pub(crate) struct ManagedVersioned {
+    pub(crate) major: u32,
+    pub(crate) minor: u32,
+    pub(crate) manager_ctx: *mut c_void,
+    pub(crate) deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    pub(crate) flags: u64,
+    pub(crate) tensor: Tensor,
+}
+
+impl DataType {
+    /// Unsigned bytes.
+    pub(crate) const BYTES: Self = Self { code: 1, bits: 8, lanes: 1 };
 }
 
 const _: () = assert!(size_of::<Tensor>() == 48);
@@ -242,7 +248,7 @@ pub(crate) fn export<'py>(
     let exported = view_of(py, owned.handle())?;
     if exported.bytes != 0 {
         let _turn = this.turn(py)?;
-        hand_over(py, &owned, &exported, target.0 == CPU, theirs)?;
+        hand_over(py, owned.handle(), &exported, target.0 == CPU, theirs)?;
     }
     // While the capsule was prepared the lock may have been free; whoever began a change in between has seen the count.
     this.not_changing()?;
@@ -258,7 +264,7 @@ pub(crate) fn export<'py>(
         data: exported.ptr,
         device: Device { kind: target.0, id: target.1 },
         ndim: 1,
-        dtype: DataType { code: 1, bits: 8, lanes: 1 },
+        dtype: DataType::BYTES,
         shape: std::ptr::null_mut(),
         strides: std::ptr::null_mut(),
         byte_offset: 0,
@@ -266,21 +272,7 @@ pub(crate) fn export<'py>(
     let shape = [exported.bytes as i64];
     if versioned {
         let minor = max_version.map_or(0, |(major, minor)| if major > MAJOR { MINOR } else { minor.min(MINOR) });
-        let managed = ManagedVersioned {
-            major: MAJOR,
-            minor,
-            manager_ctx: std::ptr::null_mut(),
-            deleter: Some(delete_versioned),
-            flags,
-            tensor,
-        };
-        let export = Box::into_raw(Box::new(Export { managed, shape, strides: [1], _owned: owned }));
-        // SAFETY: the box is ours until the capsule has it.
-        unsafe {
-            (*export).managed.manager_ctx = export.cast();
-            (*export).managed.tensor.shape = (&raw mut (*export).shape).cast();
-            (*export).managed.tensor.strides = (&raw mut (*export).strides).cast();
-        }
+        let export = tensor_of(minor, flags, tensor, exported.bytes, owned);
         capsule(py, export.cast(), VERSIONED_NAME)
     } else {
         let managed = Managed { tensor, manager_ctx: std::ptr::null_mut(), deleter: Some(delete_legacy) };
@@ -293,6 +285,58 @@ pub(crate) fn export<'py>(
         }
         capsule(py, export.cast(), LEGACY_NAME)
     }
+}
+
+/// A tensor of the versioned kind over bytes that `owned` keeps.
+fn tensor_of(minor: u32, flags: u64, tensor: Tensor, bytes: usize, owned: Arc<Owned>) -> *mut ManagedVersioned {
+    let managed = ManagedVersioned {
+        major: MAJOR,
+        minor,
+        manager_ctx: std::ptr::null_mut(),
+        deleter: Some(delete_versioned),
+        flags,
+        tensor,
+    };
+    let export = Box::into_raw(Box::new(Export { managed, shape: [bytes as i64], strides: [1], _owned: owned }));
+    // SAFETY: the box is ours until somebody takes the tensor.
+    unsafe {
+        (*export).managed.manager_ctx = export.cast();
+        (*export).managed.tensor.shape = (&raw mut (*export).shape).cast();
+        (*export).managed.tensor.strides = (&raw mut (*export).strides).cast();
+    }
+    export.cast()
+}
+
+/// What the C exchange API needs to know of a buffer, whose work so far comes before that of the default stream.
+pub(crate) fn ready_for_c(slf: &Bound<'_, DeviceBuffer>) -> PyResult<(tenure_buffer_view, Device)> {
+    let py = slf.py();
+    let this = slf.get();
+    this.not_changing()?;
+    let view = this.view(py)?;
+    let (kind, id) = device_of(py, &view)?;
+    if view.bytes != 0 {
+        let _turn = this.turn(py)?;
+        hand_over(py, this.handle()?, &view, kind == CPU, Some(stream::DEFAULT))?;
+    }
+    this.not_changing()?;
+    Ok((view, Device { kind, id }))
+}
+
+/// A tensor for the C exchange API, which keeps the memory.
+pub(crate) fn versioned_for_c(slf: &Bound<'_, DeviceBuffer>) -> PyResult<*mut ManagedVersioned> {
+    let owned = slf.get().share()?;
+    let (view, device) = ready_for_c(slf)?;
+    let flags = if slf.get().readonly.load(Ordering::Acquire) { READ_ONLY } else { 0 };
+    let tensor = Tensor {
+        data: view.ptr,
+        device,
+        ndim: 1,
+        dtype: DataType::BYTES,
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    };
+    Ok(tensor_of(MINOR, flags, tensor, view.bytes, owned))
 }
 
 fn capsule<'py>(py: Python<'py>, pointer: *mut c_void, name: &'static CStr) -> PyResult<Bound<'py, PyAny>> {
@@ -311,7 +355,7 @@ fn capsule<'py>(py: Python<'py>, pointer: *mut c_void, name: &'static CStr) -> P
 /// Orders the consumer's work behind ours, and our free behind the consumer's work.
 fn hand_over(
     py: Python<'_>,
-    owned: &Owned,
+    handle: tenure_buffer,
     view: &tenure_buffer_view,
     to_cpu: bool,
     theirs: Option<tenure_stream>,
@@ -324,7 +368,7 @@ fn hand_over(
         wait_home(py, view)?;
     }
     let home = Stream::sharing(py, view.stream)?;
-    let (home, dead, handle) = (home.carried(), may_be_dead(view.stream), owned.handle());
+    let (home, dead) = (home.carried(), may_be_dead(view.stream));
     call(py, || {
         // SAFETY: the protocol says that the consumer's stream is alive during this call; the buffer is held.
         unsafe {
@@ -369,10 +413,10 @@ fn host_copy(py: Python<'_>, this: &DeviceBuffer, view: &tenure_buffer_view) -> 
 }
 
 /// What came out of a capsule, until the engine's buffer has it.
-struct Taken {
+pub(crate) struct Taken {
     managed: *mut c_void,
     release: unsafe extern "C" fn(*mut c_void),
-    tensor: Tensor,
+    pub(crate) tensor: Tensor,
     flags: u64,
 }
 
@@ -418,19 +462,8 @@ impl Taken {
             }
         };
         if let Some(managed) = take(VERSIONED_NAME, VERSIONED_USED)? {
-            let versioned = managed.cast::<ManagedVersioned>();
-            // SAFETY: a capsule of this name holds such a structure; of another major version only the head is known.
-            let (major, minor) = unsafe { ((*versioned).major, (*versioned).minor) };
-            if major != MAJOR {
-                // SAFETY: the deleter lies in the head.
-                unsafe { release_versioned(managed) };
-                return Err(PyBufferError::new_err(format!(
-                    "the producer speaks DLPack {major}.{minor}, and this tenure speaks version {MAJOR}; upgrade one of them"
-                )));
-            }
-            // SAFETY: as above, and of our version.
-            let (tensor, flags) = unsafe { ((*versioned).tensor, (*versioned).flags) };
-            return Ok(Self { managed, release: release_versioned, tensor, flags });
+            // SAFETY: a capsule of this name holds such a structure, which is ours now.
+            return unsafe { Self::versioned(managed) };
         }
         if let Some(managed) = take(LEGACY_NAME, LEGACY_USED)? {
             // SAFETY: a capsule of this name holds such a structure.
@@ -438,6 +471,35 @@ impl Taken {
             return Ok(Self { managed, release: release_legacy, tensor, flags: 0 });
         }
         Err(PyValueError::new_err("the DLPack capsule was used already; each capsule is taken once"))
+    }
+
+    /// Takes a tensor over that came without a capsule, or out of one.
+    ///
+    /// # Errors
+    /// It is of another major version; its deleter was called.
+    ///
+    /// # Safety
+    /// A `DLManagedTensorVersioned` that is the caller's.
+    pub(crate) unsafe fn versioned(managed: *mut c_void) -> PyResult<Self> {
+        let versioned = managed.cast::<ManagedVersioned>();
+        // SAFETY: as the caller says; of another major version only the head is known.
+        let (major, minor) = unsafe { ((*versioned).major, (*versioned).minor) };
+        if major != MAJOR {
+            // SAFETY: the deleter lies in the head.
+            unsafe { release_versioned(managed) };
+            return Err(PyBufferError::new_err(format!(
+                "the producer speaks DLPack {major}.{minor}, and this tenure speaks version {MAJOR}; upgrade one of them"
+            )));
+        }
+        // SAFETY: as above, and of our version.
+        let (tensor, flags) = unsafe { ((*versioned).tensor, (*versioned).flags) };
+        Ok(Self { managed, release: release_versioned, tensor, flags })
+    }
+
+    /// Gives the tensor back to its producer, where no buffer has it.
+    pub(crate) fn release(&self, py: Python<'_>) {
+        // SAFETY: no buffer has the tensor, and the caller does not use it again.
+        gil::detach(py, || unsafe { (self.release)(self.managed) });
     }
 
     /// Address and bytes.
@@ -493,8 +555,18 @@ pub(crate) fn from_dlpack<'py>(
 ) -> PyResult<Bound<'py, DeviceBuffer>> {
     let stream = stream::argument(stream)?;
     let carried = stream.carried();
-    let capsule = if obj.is_instance_of::<PyCapsule>() { obj.clone() } else { ask(obj, carried)? };
-    let taken = Taken::from(&capsule)?;
+    let taken = if obj.is_instance_of::<PyCapsule>() {
+        Taken::from(obj)?
+    } else if let Some(taken) = dlpack_api::ask(obj, carried)? {
+        taken
+    } else {
+        Taken::from(&ask(obj, carried)?)?
+    };
+    buffer_of(py, taken, carried)
+}
+
+/// A buffer over a tensor, which is taken over whatever the result.
+pub(crate) fn buffer_of(py: Python<'_>, taken: Taken, carried: tenure_stream) -> PyResult<Bound<'_, DeviceBuffer>> {
     let owner = tenure_owner { context: taken.managed, release: Some(taken.release) };
     let placed = taken.memory().and_then(|memory| {
         let device = match taken.tensor.device {
@@ -517,8 +589,7 @@ pub(crate) fn from_dlpack<'py>(
     let ((address, bytes), device) = match placed {
         Ok(placed) => placed,
         Err(e) => {
-            // SAFETY: no buffer has the tensor.
-            gil::detach(py, || unsafe { (taken.release)(taken.managed) });
+            taken.release(py);
             return Err(e);
         }
     };

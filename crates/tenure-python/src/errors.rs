@@ -59,6 +59,20 @@ pub(crate) fn text(data: *const c_char) -> String {
     unsafe { CStr::from_ptr(data) }.to_string_lossy().into_owned()
 }
 
+/// The text of the last failing call on this thread, which answered `status`; for those who may not touch Python.
+pub(crate) fn message(status: tenure_status) -> String {
+    if status == TENURE_ERROR_OUT_OF_MEMORY {
+        // SAFETY: takes no argument.
+        unsafe { (api().error_explain)() };
+    }
+    let mut detail = blank();
+    // SAFETY: `detail` is valid and its size is set.
+    if unsafe { (api().error_get)(&mut detail) } != TENURE_OK || detail.status != status {
+        return format!("tenure failed with status {status}");
+    }
+    text(detail.message)
+}
+
 fn blank() -> tenure_error {
     // SAFETY: all fields are integers and pointers, for which zeros are values.
     let mut detail: tenure_error = unsafe { std::mem::zeroed() };

@@ -18,6 +18,7 @@
 #![deny(missing_docs)]
 
 mod adaptors;
+mod arrow;
 mod bins;
 mod border;
 mod buffer;
@@ -28,6 +29,7 @@ mod capture;
 mod cupy;
 mod current;
 mod dlpack;
+mod dlpack_api;
 mod errors;
 mod figures;
 mod foreign;
@@ -105,6 +107,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(errors::_raise_for_status, module)?)?;
     module.add_function(wrap_pyfunction!(dlpack::from_dlpack, module)?)?;
     module.add_function(wrap_pyfunction!(foreign::from_cuda_array_interface, module)?)?;
+    module.add_function(wrap_pyfunction!(arrow::from_arrow, module)?)?;
 
     // SAFETY: the table lives as long as the process, and has no destructor.
     let capsule =
