@@ -568,7 +568,11 @@ print("through")
 """
     for _ in range(3):
         done = child(code)
-        assert done.returncode == 0 and done.stdout == "through\n" and done.stderr == "", (done.returncode, done.stdout, done.stderr)
+        assert done.returncode == 0 and done.stdout == "through\n" and done.stderr == "", (
+            done.returncode,
+            done.stdout,
+            done.stderr,
+        )
 
 
 # ------------------------------------------------------------------ on a GPU

@@ -49,7 +49,9 @@ def pytest_sessionfinish(session, exitstatus):
     gc.collect()
     counts = _counter.allocation_counts
     wrong = tenure.mr.misuse_count()
-    print(f"\ntenure: {counts.total_count} allocations of {counts.total_bytes} bytes through the bridge, "
-          f"{counts.current_count} left, {wrong} wrong frees")
+    print(
+        f"\ntenure: {counts.total_count} allocations of {counts.total_bytes} bytes through the bridge, "
+        f"{counts.current_count} left, {wrong} wrong frees"
+    )
     if wrong or counts.current_count or counts.total_count < session.testscollected // 10:
         session.exitstatus = 1

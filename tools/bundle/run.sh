@@ -232,6 +232,8 @@ elif wants bridge; then
     (cd "$here/tree" && PYTHONPATH=$site:$out/peers timeout $((limit * 2)) "${default[@]}" "$python" -m pytest -q -ra -p no:cacheprovider tests/python/test_rmm_bridge.py) >"$out/bridge.txt" 2>&1 </dev/null || code=$?
     # Skipped for want of RMM or of the bridge would be nothing tested at all.
     ! grep -Eq 'SKIPPED.*(RMM is not installed|no bridge was built)' "$out/bridge.txt" || code=1
+    # The example of docs/libraries/rmm.md.
+    (cd "$here/tree" && PYTHONPATH=$site:$out/peers timeout "$limit" "$python" -m pytest -q -ra -p no:cacheprovider tests/python/test_docs.py -k '[rmm.md:') >"$out/logs/bridge-docs.log" 2>&1 </dev/null || code=$?
     if [ -f "$here/rmm-tests/conftest.py" ]; then
         (cd "$here/rmm-tests" && PYTHONPATH=$site:$out/peers:$here timeout $((limit * 4)) "$python" -m pytest -q -ra -p no:cacheprovider -p rmm_base .) >"$out/bridge-rmm-tests.txt" 2>&1 </dev/null || code=$?
         theirs="RMM's tests: $(grep -E '^[0-9].* (passed|failed)|passed.* in ' "$out/bridge-rmm-tests.txt" | tail -n 1); $(sed -n 's/^tenure: //p' "$out/bridge-rmm-tests.txt" | tail -n 1)"

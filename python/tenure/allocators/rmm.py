@@ -233,7 +233,9 @@ class _Plug:
             self._on = True
         notes = []
         if mr is None:
-            notes.append("`using` binds for a thread, RMM's tables for the process: RMM follows set_current_device_resource, not `using`")
+            notes.append(
+                "`using` binds for a thread, RMM's tables for the process: RMM follows set_current_device_resource, not `using`"
+            )
         return "both tables", mr, tuple(notes)
 
     def turn_off(self) -> str:
