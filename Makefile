@@ -8,7 +8,7 @@
 
 export VENV PYTHON ONLY V
 .DEFAULT_GOAL := help
-.PHONY: help doctor lib demo test docs wheel gpu-bundle bench soak mutants format clean
+.PHONY: help doctor lib demo test docs bridge-rmm wheel gpu-bundle bench soak mutants format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -24,6 +24,9 @@ demo: ## one buffer through four languages, and replayed logs with a picture (de
 
 test: ## every check; ends with what was skipped and why
 	@tools/doctor && ci/all $(ONLY)
+
+bridge-rmm: lib ## python/tenure/bridges: the bridge to RMM, one file for each minor version (MINORS="26.10")
+	@tools/bridge-rmm $(MINORS)
 
 wheel: ## one wheel in dist/, installed and tried in a fresh environment of each Python found
 	@tools/doctor --quiet && tools/wheel
@@ -47,4 +50,4 @@ format: ## rewrites Rust and Python sources in the project's format
 	@tools/format
 
 clean: ## removes what was built; .venv stays
-	@rm -rf target dist demo build python/tenure/lib python/tenure/bin python/tenure/include python/tenure/cmake python/tenure/_tenure*.so
+	@rm -rf target dist demo build python/tenure/lib python/tenure/bin python/tenure/include python/tenure/cmake python/tenure/_tenure*.so python/tenure/bridges/*.so

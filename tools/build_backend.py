@@ -2,6 +2,9 @@
 
     pip install .        python -m build        make wheel
 
+The bridges to other libraries (`python/tenure/bridges`) are in the wheel where they were built before: `make wheel` builds them
+if it can, `pip install .` fetches nothing.
+
 It runs tools/lib, which has cargo build the shared library, the extension module and the command and puts them into
 python/tenure; a wheel is that folder with its metadata. So what is shipped is, file for file, what `make test` tested.
 
@@ -86,7 +89,8 @@ def wheel_text(tag: str, pure: bool = False) -> str:
 
 def platform_tag() -> str:
     """What the binaries of the package need, as a platform tag."""
-    return elf.platform_tag([PACKAGE / name for name in BINARIES])
+    bridges = sorted((PACKAGE / "bridges").glob("*.so"))
+    return elf.platform_tag([*(PACKAGE / name for name in BINARIES), *bridges])
 
 
 def build_library() -> None:
@@ -176,7 +180,7 @@ def source_files() -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         product = re.compile(
             r"(^|/)(target|dist|demo|build|\.venv[^/]*|__pycache__|\.[a-z]+_cache|\.git)/"
-            r"|^python/tenure/(lib|bin|include|cmake|_tenure)|^PKG-INFO$"
+            r"|^python/tenure/(lib|bin|include|cmake|_tenure|bridges/.*\.so)|^PKG-INFO$"
         )
         every = (path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file())
         names = [name for name in every if not product.search(name)]

@@ -20,6 +20,8 @@ from typing import NamedTuple
 EVERYWHERE = re.compile(
     r"(libc|libm|libdl|libpthread|librt|libutil|libgcc_s|libstdc\+\+)\.so\.\d+|ld-linux-(x86-64|aarch64)\.so\.\d"
 )
+# What is loaded only where a package that is no requirement is installed, which then brings these: the bridges.
+OPTIONAL = {"bridges": re.compile(r"librmm\.so")}
 MACHINES = {62: "x86_64", 183: "aarch64"}
 # Below this no manylinux tag exists for the machine; what asks for less still gets it.
 OLDEST = {"x86_64": (2, 17), "aarch64": (2, 17)}
@@ -100,15 +102,23 @@ def tag_of(all_needs: Iterable[Needs]) -> str:
     return f"manylinux_{major}_{minor}_{machine}"
 
 
+def portable(each: Needs, name: str) -> Needs:
+    """The needs of a file, without what only a package brings that need not be there."""
+    allowed = OPTIONAL.get(Path(name).parent.name)
+    if allowed is None:
+        return each
+    return each._replace(libraries=tuple(library for library in each.libraries if not allowed.fullmatch(library)))
+
+
 def platform_tag(paths: Iterable[Path]) -> str:
-    return tag_of(needs(path.read_bytes(), str(path)) for path in paths)
+    return tag_of(portable(needs(path.read_bytes(), str(path)), str(path)) for path in paths)
 
 
 def check(wheel: Path) -> str | None:
     """Why the name of the wheel, or its WHEEL file, promises more than the binaries keep. None: it does not."""
     with zipfile.ZipFile(wheel) as archive:
         inside = {name: archive.read(name) for name in archive.namelist()}
-    binaries = [needs(content, name) for name, content in inside.items() if content[:4] == b"\x7fELF"]
+    binaries = [portable(needs(content, name), name) for name, content in inside.items() if content[:4] == b"\x7fELF"]
     if not binaries:
         return f"{wheel.name} holds no binary"
     honest = tag_of(binaries)

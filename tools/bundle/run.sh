@@ -2,7 +2,7 @@
 # Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
 #
 #   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover mix replay bench peers check
-#                                  sanitizer training jobs cases rmm-tests (default: all)
+#                                  sanitizer training jobs cases rmm-tests bridge (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
@@ -149,7 +149,7 @@ if wants bench; then
 fi
 
 # The peers' packages, where their wheels are here.
-if { wants peers || wants sanitizer || wants cases || wants rmm-tests; } && compgen -G "$here/peers/*.whl" >/dev/null; then
+if { wants peers || wants sanitizer || wants cases || wants rmm-tests || wants bridge; } && compgen -G "$here/peers/*.whl" >/dev/null; then
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
 fi
 
@@ -237,6 +237,23 @@ if wants rmm-tests && [ -f "$here/rmm-tests/conftest.py" ]; then
     part rmm-tests "on tenure: $(tail -n 1 "$out/rmm-tests-tenure.txt")$beside" $code $((SECONDS - start))
 elif wants rmm-tests; then
     skipped rmm-tests "no folder rmm-tests with RMM's Python tests beside this file"
+fi
+
+# RMM's own wheel over the bridge: our tests of it, and RMM's with tenure's memory under them.
+if wants bridge && [ ! -d "$out/peers/rmm" ]; then
+    skipped bridge "no wheels of RMM in the folder peers beside this file"
+elif wants bridge; then
+    start=$SECONDS code=0 theirs="RMM's tests left out: no folder rmm-tests"
+    (cd "$here/tree" && PYTHONPATH=$site:$out/peers timeout $((limit * 2)) "${default[@]}" "$python" -m pytest -q -ra -p no:cacheprovider tests/python/test_rmm_bridge.py) >"$out/bridge.txt" 2>&1 </dev/null || code=$?
+    # Skipped for want of RMM or of the bridge would be nothing tested at all.
+    ! grep -Eq 'SKIPPED.*(RMM is not installed|no bridge was built)' "$out/bridge.txt" || code=1
+    # The example of docs/libraries/rmm.md.
+    (cd "$here/tree" && PYTHONPATH=$site:$out/peers timeout "$limit" "$python" -m pytest -q -ra -p no:cacheprovider tests/python/test_docs.py -k '[rmm.md:') >"$out/logs/bridge-docs.log" 2>&1 </dev/null || code=$?
+    if [ -f "$here/rmm-tests/conftest.py" ]; then
+        (cd "$here/rmm-tests" && PYTHONPATH=$site:$out/peers:$here timeout $((limit * 4)) "$python" -m pytest -q -ra -p no:cacheprovider -p rmm_base .) >"$out/bridge-rmm-tests.txt" 2>&1 </dev/null || code=$?
+        theirs="RMM's tests: $(grep -E '^[0-9].* (passed|failed)|passed.* in ' "$out/bridge-rmm-tests.txt" | tail -n 1); $(sed -n 's/^tenure: //p' "$out/bridge-rmm-tests.txt" | tail -n 1)"
+    fi
+    part bridge "ours: $(tail -n 1 "$out/bridge.txt"); $theirs" $code $((SECONDS - start))
 fi
 
 [ -f "$out/bench.txt" ] && cat "$out/bench.txt"

@@ -18,11 +18,17 @@
 //! * A scope may end in another context than it began in (a generator that another task closes): it is then marked as
 //!   ended and skipped everywhere.
 //!
+//! # Followers
+//! A library with a table of its own (RMM) follows this one by two functions: `told` hears of each change of an entry,
+//! whichever language made it, and `look` is called before Python reads or sets an entry, outside of any scope of its device,
+//! so that what the library was told meanwhile is known by then. Native code looks at nobody's table.
+//!
 //! # Cost
-//! One relaxed load until the first `using` of the process; afterwards a call of the context variable's `get`, and the
+//! One relaxed load until the first `using` of the process, and one until something follows; afterwards a call of the context variable's `get`, and the
 //! engine's scopes are rebuilt when the chain is another one than the thread's last.
 
 use std::cell::RefCell;
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -222,8 +228,100 @@ pub(crate) fn device(py: Python<'_>) -> PyResult<i32> {
     Ok(out)
 }
 
+/// The functions of whoever follows the table, and the engine's name for their listener.
+struct Follower {
+    look: Py<PyAny>,
+    listener: tenure_listener,
+}
+
+/// Whether there is one.
+static FOLLOWED: AtomicBool = AtomicBool::new(false);
+/// Held for a few instructions, never while Python code runs or the interpreter lock is let go.
+static FOLLOWER: Mutex<Option<Follower>> = Mutex::new(None);
+
+fn follower() -> std::sync::MutexGuard<'static, Option<Follower>> {
+    FOLLOWER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the follower look whether its own table says something else by now. After `sync`.
+fn look(py: Python<'_>, device: i32) -> PyResult<()> {
+    if !FOLLOWED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let device = if device < 0 { self::device(py)? } else { device };
+    // What a scope binds is current whatever any table says.
+    if SYNCED.with_borrow(|s| s.scopes.iter().any(|scope| scope.binding.device == device)) {
+        return Ok(());
+    }
+    let function = follower().as_ref().map(|follower| follower.look.clone_ref(py));
+    if let Some(function) = function {
+        function.bind(py).call1((device,))?;
+        // It may have set an entry, in a context without scopes.
+        sync(py)?;
+    }
+    Ok(())
+}
+
+/// The engine's listener: on any thread, without a lock of the engine's.
+unsafe extern "C" fn told(context: *mut c_void, device: i32, resource: tenure_resource, _version: u64) {
+    gil::enter(|py| {
+        // SAFETY: the owner of the listener, which lives during the call.
+        let function = unsafe { &*context.cast::<Py<PyAny>>() };
+        let call = || {
+            let mut own = TENURE_RESOURCE_NULL;
+            // SAFETY: `own` is valid for writing, and what a listener was given names a live resource during the call.
+            check(py, unsafe { (api().resource_retain)(resource, &mut own) })?;
+            function.bind(py).call1((device, DeviceMemoryResource::wrap(py, own)?))
+        };
+        if let Err(error) = call() {
+            error.write_unraisable(py, Some(function.bind(py)));
+        }
+    });
+}
+
+/// The owner of the listener's function.
+unsafe extern "C" fn forget(context: *mut c_void) {
+    gil::enter(|py| {
+        // SAFETY: made by `Box::into_raw` below and given back once.
+        let function = unsafe { Box::from_raw(context.cast::<Py<PyAny>>()) };
+        (*function).drop_ref(py);
+    });
+}
+
+/// For the plug of a library that has a table of its own: `look(device)` and `told(device, mr)`. One at a time.
+#[pyfunction]
+fn _follow_current(py: Python<'_>, look: Py<PyAny>, told: Py<PyAny>) -> PyResult<()> {
+    if follower().is_some() {
+        return Err(PyRuntimeError::new_err("somebody follows the table of current resources already"));
+    }
+    let context = Box::into_raw(Box::new(told)).cast::<c_void>();
+    let owner = tenure_owner { context, release: Some(forget) };
+    let mut listener = 0;
+    // SAFETY: `listener` is valid for writing; the owner is taken over by a call that succeeds.
+    let made = call(py, || unsafe { (api().listener_add)(Some(self::told), owner, &mut listener) });
+    if let Err(error) = made {
+        // SAFETY: a call that failed left it ours.
+        unsafe { forget(context) };
+        return Err(error);
+    }
+    *follower() = Some(Follower { look, listener });
+    FOLLOWED.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Ends `_follow_current`; without one, nothing.
+#[pyfunction]
+fn _unfollow_current(py: Python<'_>) -> PyResult<()> {
+    FOLLOWED.store(false, Ordering::Release);
+    let ended = follower().take();
+    let Some(ended) = ended else { return Ok(()) };
+    // SAFETY: a token of ours, given back once.
+    call(py, || unsafe { (api().listener_remove)(ended.listener) })
+}
+
 fn get(py: Python<'_>, device: i32) -> PyResult<Bound<'_, PyAny>> {
     sync(py)?;
+    look(py, device)?;
     let mut out = TENURE_RESOURCE_NULL;
     // SAFETY: `out` is valid for writing.
     call(py, || unsafe { (api().current_get)(device, &mut out) })?;
@@ -233,6 +331,8 @@ fn get(py: Python<'_>, device: i32) -> PyResult<Bound<'_, PyAny>> {
 fn set<'py>(py: Python<'py>, device: i32, mr: Option<&Bound<'_, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
     let handle = mr.map(resource::argument).transpose()?;
     sync(py)?;
+    // So that the previous one is what really was current.
+    look(py, device)?;
     // The innermost binding of the device, which is what changes inside a scope.
     let bound = if EVER.load(Ordering::Relaxed) {
         let device = if device < 0 { self::device(py)? } else { device };
@@ -367,6 +467,8 @@ impl Using {
 /// Adds the functions and `using`.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Using>()?;
+    module.add_function(wrap_pyfunction!(_follow_current, module)?)?;
+    module.add_function(wrap_pyfunction!(_unfollow_current, module)?)?;
     module.add_function(wrap_pyfunction!(get_current_device_resource, module)?)?;
     module.add_function(wrap_pyfunction!(get_per_device_resource, module)?)?;
     module.add_function(wrap_pyfunction!(set_current_device_resource, module)?)?;

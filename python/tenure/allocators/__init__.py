@@ -1,7 +1,7 @@
 """Other libraries on tenure's memory: ``tenure.enable("cupy", "torch", "numba")``.
 
-One module for each library has its hooks by themselves: ``tenure.allocators.cupy``, ``.torch``, ``.numba``, ``.warp`` and
-``.cuda_core``. Importing any of them imports no library.
+One module for each library has its hooks by themselves: ``tenure.allocators.cupy``, ``.torch``, ``.numba``, ``.warp``,
+``.cuda_core`` and ``.rmm``. Importing any of them imports no library.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ _PLACES = {
     "numba-cuda-mlir": "numba",
     "warp": "warp",
     "cuda.core": "cuda_core",
+    "rmm": "rmm",
 }
 ROUTES = ("auto", "process", "pool")
 
@@ -207,8 +208,8 @@ def _watch_imports() -> None:
 def enable(*libraries: str | ModuleType, mr: Any = None, route: str = "auto") -> Table:
     """Puts libraries on tenure's memory.
 
-    ``libraries`` are names (``"cupy"``, ``"torch"``, ``"numba"``, ``"numba-cuda-mlir"``, ``"warp"``, ``"cuda.core"``) or the
-    modules; without any, all that are imported or will be. A library that is not imported yet is turned on when it is.
+    ``libraries`` are names (``"cupy"``, ``"torch"``, ``"numba"``, ``"numba-cuda-mlir"``, ``"warp"``, ``"cuda.core"``,
+    ``"rmm"``) or the modules; without any, all that are imported or will be. A library that is not imported yet is turned on when it is.
 
     With ``mr`` the libraries use that resource, whatever is current; without, each of their allocations reads the table of
     current resources once. ``route`` is PyTorch's: ``"process"``, ``"pool"``, or ``"auto"``; see ``tenure.allocators.torch``.

@@ -1,7 +1,7 @@
 """Other libraries on tenure's memory: ``tenure.enable("cupy", "torch", "numba")``.
 
-One module for each library has its hooks by themselves: ``tenure.allocators.cupy``, ``.torch``, ``.numba``, ``.warp`` and
-``.cuda_core``. Importing any of them imports no library.
+One module for each library has its hooks by themselves: ``tenure.allocators.cupy``, ``.torch``, ``.numba``, ``.warp``,
+``.cuda_core`` and ``.rmm``. Importing any of them imports no library.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,8 +54,8 @@ def enable(
 ) -> Table:
     """Puts libraries on tenure's memory.
 
-    ``libraries`` are names (``"cupy"``, ``"torch"``, ``"numba"``, ``"numba-cuda-mlir"``, ``"warp"``, ``"cuda.core"``) or the
-    modules; without any, all that are imported or will be. A library that is not imported yet is turned on when it is.
+    ``libraries`` are names (``"cupy"``, ``"torch"``, ``"numba"``, ``"numba-cuda-mlir"``, ``"warp"``, ``"cuda.core"``,
+    ``"rmm"``) or the modules; without any, all that are imported or will be. A library that is not imported yet is turned on when it is.
 
     With ``mr`` the libraries use that resource, whatever is current; without, each of their allocations reads the table of
     current resources once. ``route`` is PyTorch's; see ``tenure.allocators.torch``.

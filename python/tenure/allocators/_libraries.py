@@ -34,6 +34,7 @@ LIBRARIES = {
         Library("numba-cuda-mlir", "numba_cuda_mlir", "numba-cuda-mlir", ("numba-cuda-mlir",), ("0.6",)),
         Library("warp", "warp", "Warp", ("warp-lang",), ("1.19",)),
         Library("cuda.core", "cuda.core", "cuda.core", ("cuda-core",), ("1.2",)),
+        Library("rmm", "rmm", "RMM", ("rmm-cu13", "rmm-cu12"), ("26.08", "26.10")),
     )
 }
 

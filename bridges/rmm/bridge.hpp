@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * \file bridge.hpp
+ *
+ * The C++ half of the RMM bridge: tenure's resources as RMM's, and RMM's as tenure's.
+ *
+ *     RMM's device_buffer --owns--> any_resource --inline--> handle --counts--> resource of tenure's
+ *     buffer of tenure's --counts--> resource of kind "rmm" --owns--> foreign --owns--> any_resource of RMM's
+ *
+ * - `handle` is what RMM stores: one reference, copied with each buffer. So a block goes home to the resource that made it
+ *   whatever the tables say by then, and the resource lives as long as the block.
+ * - `foreign` is what tenure stores of RMM's. With the Python object of the resource it also holds what RMM's C++ object only
+ *   borrows (the functions of a CallbackMemoryResource).
+ * - RMM's C++ table is read under its own lock and copied out: `get_per_device_resource_ref` gives a reference into the table
+ *   that a `set` on another thread overwrites in place.
+ *
+ * Everything here is inline and hidden; what must be one per process (RMM's table, its exceptions) is RMM's, and exported by its
+ * headers. One file is compiled for each minor version of RMM, whose types are in a namespace of that minor.
+ */
+
+#pragma once
+
+#include <Python.h>
+
+#include <tenure/python.hpp>
+
+#include <rmm/error.hpp>
+#include <rmm/mr/per_device_resource.hpp>
+
+#include <cuda/memory_resource>
+#include <cuda/stream_ref>
+
+#include <cxxabi.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace tenure_bridge {
+
+using any = ::cuda::mr::any_resource<::cuda::mr::device_accessible>;
+
+/** Runs something of tenure's, with RMM's exceptions for its errors: its adaptors go by their types. */
+template <class Function>
+auto with_exceptions_of_rmm(Function&& function)
+{
+  try {
+    return std::forward<Function>(function)();
+  } catch (::tenure::out_of_memory const& thrown) {
+    throw ::rmm::out_of_memory(thrown.what());
+  } catch (::tenure::bad_alloc const& thrown) {
+    throw ::rmm::bad_alloc(thrown.what());
+  } catch (::tenure::cuda_error const& thrown) {
+    throw ::rmm::cuda_error(thrown.what());
+  } catch (::tenure::invalid_argument const& thrown) {
+    throw ::rmm::invalid_argument(thrown.what());
+  } catch (::tenure::logic_error const& thrown) {
+    throw ::rmm::logic_error(thrown.what());
+  }
+}
+
+/** A resource of tenure's as RMM's C++ sees it: two words, stored inline in an `any_resource`. */
+class handle {
+ public:
+  handle() noexcept = default;
+  explicit handle(::tenure::mr::resource resource) noexcept : resource_(std::move(resource)) {}
+
+  void* allocate(::cuda::stream_ref stream, std::size_t bytes, std::size_t alignment)
+  {
+    return with_exceptions_of_rmm(
+      [&] { return resource_.allocate(::tenure::cuda_stream_view(stream.get()), bytes, alignment); });
+  }
+  void deallocate(::cuda::stream_ref stream, void* ptr, std::size_t bytes, std::size_t alignment) noexcept
+  {
+    resource_.deallocate_or_report(::tenure::cuda_stream_view(stream.get()), ptr, bytes, alignment);
+  }
+  void* allocate_sync(std::size_t bytes, std::size_t alignment)
+  {
+    return with_exceptions_of_rmm([&] { return resource_.allocate_sync(bytes, alignment); });
+  }
+  void deallocate_sync(void* ptr, std::size_t bytes, std::size_t alignment) noexcept
+  {
+    ::tenure::detail::call_and_report([&] { resource_.deallocate_sync(ptr, bytes, alignment); });
+  }
+  bool operator==(handle const& other) const noexcept { return resource_ == other.resource_; }
+  bool operator!=(handle const& other) const noexcept { return !(*this == other); }
+  friend void get_property(handle const&, ::cuda::mr::device_accessible) noexcept {}
+
+  [[nodiscard]] ::tenure::mr::resource const& resource() const noexcept { return resource_; }
+
+ private:
+  ::tenure::mr::resource resource_;
+};
+static_assert(::cuda::mr::resource_with<handle, ::cuda::mr::device_accessible>);
+// What is no larger is stored inline: a buffer of RMM's then needs no memory for its resource.
+static_assert(sizeof(handle) <= 3 * sizeof(void*));
+
+/** A resource of RMM's for tenure, with the Python object that stood in RMM's table, if one did. */
+class foreign {
+ public:
+  foreign(any resource, PyObject* object) : resource_(std::move(resource)), object_(object) { Py_XINCREF(object_); }
+  foreign(foreign&& other) noexcept
+    : resource_(std::move(other.resource_)), object_(std::exchange(other.object_, nullptr))
+  {
+  }
+  foreign(foreign const&)            = delete;
+  foreign& operator=(foreign const&) = delete;
+  foreign& operator=(foreign&&)      = delete;
+  ~foreign()
+  {
+    if (object_ == nullptr) { return; }
+    // On any thread, and never once the interpreter is going: the resource is one of an interpreter's (TENURE_INTERPRETED).
+    auto const state = PyGILState_Ensure();
+    Py_DECREF(object_);
+    PyGILState_Release(state);
+  }
+
+  void* allocate(::tenure::cuda_stream_view stream, std::size_t bytes, std::size_t alignment)
+  {
+    return resource_.allocate(::cuda::stream_ref{stream.value()}, bytes, alignment);
+  }
+  void deallocate(::tenure::cuda_stream_view stream, void* ptr, std::size_t bytes, std::size_t alignment)
+  {
+    resource_.deallocate(::cuda::stream_ref{stream.value()}, ptr, bytes, alignment);
+  }
+
+  [[nodiscard]] any const& resource() const noexcept { return resource_; }
+  [[nodiscard]] PyObject* object() const noexcept { return object_; }
+
+ private:
+  any resource_;
+  PyObject* object_;
+};
+
+/** An `any_resource` that can be empty, for Cython, which wants everything default-constructible. */
+using held = std::shared_ptr<any>;
+
+inline held hold(::rmm::device_async_resource_ref from) { return std::make_shared<any>(from); }
+
+inline ::rmm::device_async_resource_ref ref_of(handle& from) { return ::rmm::device_async_resource_ref(from); }
+inline ::rmm::device_async_resource_ref ref_of(held const& from) { return ::rmm::device_async_resource_ref(*from); }
+
+/** What RMM's C++ table holds for a device; empty where nobody has set or asked yet. */
+inline held table_get(int device)
+{
+  std::lock_guard<std::mutex> lock{::rmm::mr::detail::ref_map_lock()};
+  auto const& map  = ::rmm::mr::detail::get_ref_map();
+  auto const found = map.find(device);
+  return found == map.end() ? nullptr : std::make_shared<any>(found->second);
+}
+
+/** Whether RMM's C++ table holds a resource that is equal to this one. */
+inline bool table_holds(int device, held const& wanted)
+{
+  std::lock_guard<std::mutex> lock{::rmm::mr::detail::ref_map_lock()};
+  auto const& map  = ::rmm::mr::detail::get_ref_map();
+  auto const found = map.find(device);
+  return found != map.end() && wanted != nullptr && found->second == *wanted;
+}
+
+/** Sets the entry of RMM's C++ table alone; an empty one is RMM's initial resource. */
+inline void table_set(int device, held const& wanted)
+{
+  // What was there goes after the lock: it may be the last reference to a pool.
+  auto const before = wanted != nullptr
+                        ? ::rmm::mr::set_per_device_resource(::rmm::cuda_device_id{device}, any(*wanted))
+                        : ::rmm::mr::reset_per_device_resource(::rmm::cuda_device_id{device});
+}
+
+/** The resource of tenure's behind one of RMM's; empty where it is none. */
+inline ::tenure::mr::resource inside(held const& from)
+{
+  if (from != nullptr) {
+    if (auto const* const ours = ::cuda::mr::resource_cast<handle>(from.get())) { return ours->resource(); }
+  }
+  return {};
+}
+
+/** A resource of tenure's over one of RMM's. `object`: the Python object of it, or null. */
+inline ::tenure::mr::resource make_foreign(held const& from, PyObject* object, int device)
+{
+  ::tenure::mr::resource_traits traits;
+  traits.kind   = "rmm";
+  traits.device = ::tenure::cuda_device_id{device};
+  if (object != nullptr) { traits.properties |= TENURE_INTERPRETED; }
+  return ::tenure::mr::make_resource(foreign(*from, object), traits);
+}
+
+/** What `make_foreign` was given, where a resource of tenure's was made by it; else null and empty. */
+inline std::pair<held, PyObject*> behind(::tenure::mr::resource const& from)
+{
+  auto const* const found = ::tenure::resource_cast<foreign>(from);
+  if (found == nullptr) { return {nullptr, nullptr}; }
+  return {std::make_shared<any>(found->resource()), found->object()};
+}
+
+/** The C++ class, as people read it. */
+inline std::string class_name(held const& from)
+{
+  if (from == nullptr) { return "nothing yet"; }
+  char const* const raw = from->type().name();
+  int status            = 0;
+  std::unique_ptr<char, void (*)(void*)> const text(abi::__cxa_demangle(raw, nullptr, nullptr, &status), &std::free);
+  return status == 0 && text ? text.get() : raw;
+}
+
+}  // namespace tenure_bridge
