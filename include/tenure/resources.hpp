@@ -148,6 +148,7 @@ struct pool_options {
   bool grow_ahead{false};                          ///< A thread of the library grows the pool after it had to grow.
   std::chrono::milliseconds decay{0};              ///< Pages idle for so long are given back by themselves. 0: never.
   std::size_t chunk_size{0};                       ///< The unit of growth, a power of two of 2 MiB to 1 GiB. 0: what suits.
+  std::uint32_t export_handle_type{0};             ///< How other processes can be given it: `TENURE_HANDLE_FD`, `TENURE_HANDLE_FABRIC`.
 };
 
 /** A pool over an upstream. */
@@ -204,6 +205,7 @@ class pool_memory_resource : public resource {
     raw.grow_ahead        = options.grow_ahead ? 1 : 0;
     raw.decay_ms          = options.decay.count() > 0 ? static_cast<std::uint64_t>(options.decay.count()) : 0;
     raw.chunk_bytes       = options.chunk_size;
+    raw.export_handle_type = options.export_handle_type;
     tenure_resource made  = TENURE_RESOURCE_NULL;
     ::tenure::detail::check(TENURE_DETAIL_CALL(pool_create)(upstream.handle(), &raw, &made));
     return made;

@@ -1113,7 +1113,7 @@ typedef struct tenure_shared {
 /**
  * What a description of shared memory says. Set `size` before asking.
  */
-struct tenure_shared_info {
+typedef struct tenure_shared_view {
   /**
    * Bytes of this structure as the caller knows it.
    */
@@ -1138,7 +1138,7 @@ struct tenure_shared_info {
    * The device that it lies on.
    */
   uint8_t uuid[16];
-};
+} tenure_shared_view;
 
 /**
  * The table of functions, for those who find the library at run time. `tenure_get_api` returns it; it lives as long as
@@ -1420,7 +1420,7 @@ typedef struct tenure_api {
   tenure_status (*resource_exports)(tenure_resource resource, uint32_t *out);
   tenure_status (*buffer_share)(tenure_buffer buffer, uint32_t kinds, struct tenure_shared *out);
   tenure_status (*shared_free)(struct tenure_shared *shared);
-  tenure_status (*shared_info)(const void *data, size_t data_bytes, struct tenure_shared_info *out);
+  tenure_status (*shared_info)(const void *data, size_t data_bytes, struct tenure_shared_view *out);
   tenure_status (*buffer_import)(const void *data,
                                  size_t data_bytes,
                                  const int32_t *fds,
@@ -2512,7 +2512,7 @@ tenure_status tenure_shared_free(struct tenure_shared *shared);
  */
 tenure_status tenure_shared_info(const void *data,
                                  size_t data_bytes,
-                                 struct tenure_shared_info *out);
+                                 struct tenure_shared_view *out);
 
 /**
  * A buffer of memory that another process shares, with `stream` as its home. The descriptors stay
@@ -2568,7 +2568,7 @@ TENURE_STATIC_ASSERT(sizeof(struct tenure_device_info) == 200, tenure_device_inf
 TENURE_STATIC_ASSERT(sizeof(tenure_tracked) == 32, tenure_tracked_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_account) == 72, tenure_account_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_shared) == 32, tenure_shared_has_the_size_of_the_library);
-TENURE_STATIC_ASSERT(sizeof(struct tenure_shared_info) == 48, tenure_shared_info_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_shared_view) == 48, tenure_shared_view_has_the_size_of_the_library);
 #endif
 
 #if defined(__cplusplus) && defined(__GNUC__)

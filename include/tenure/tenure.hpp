@@ -32,6 +32,7 @@
  * | capture.hpp   | memory of graphs: shared_arena, capture_scope                                      |
  * | current.hpp   | the table of current resources, scopes, listeners                                  |
  * | buffer.hpp    | device_buffer                                                                      |
+ * | sharing.hpp   | memory of one process in another: shared_memory, share                             |
  * | uvector.hpp   | device_uvector<T>                                                                  |
  * | scalar.hpp    | device_scalar<T>                                                                   |
  * | allocator.hpp | mr::polymorphic_allocator<T>, mr::stream_allocator_adaptor<A>                       |
@@ -63,6 +64,7 @@
 #include <tenure/resources.hpp>
 #include <tenure/scalar.hpp>
 #include <tenure/scopes.hpp>
+#include <tenure/sharing.hpp>
 #include <tenure/stream.hpp>
 #include <tenure/stream_pool.hpp>
 #include <tenure/uvector.hpp>

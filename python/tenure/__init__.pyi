@@ -461,9 +461,7 @@ class DeviceBuffer:
         things. Waits for the work on the home stream and on those that were recorded. ``NotImplementedError`` says which option
         of the resource makes its memory exportable. See ``docs/sharing.md`` for who must live longer than whom."""
     @classmethod
-    def from_handle(
-        cls, handle: sharing.SharedHandle, stream: _AnyStream | None = None, *, device: int | None = None
-    ) -> Self:
+    def from_handle(cls, handle: sharing.SharedHandle, stream: _AnyStream | None = None, *, device: int | None = None) -> Self:
         """A buffer of the memory behind a handle, with ``stream`` as its home, on the device that the memory lies on. However
         often one piece of memory is opened in a process, it is mapped once; the mapping goes with the last buffer."""
     def __dlpack_device__(self) -> tuple[int, int]: ...

@@ -1,13 +1,12 @@
 """Memory of one process in another.
 
->>> import tenure, multiprocessing
->>> def child(handle):
-...     buffer = handle.open()                       # the same memory, mapped here
-...     print(buffer.tobytes())
->>> pool = tenure.mr.PoolMemoryResource(tenure.mr.CudaMemoryResource(), export_handle_type="fd")
->>> buffer = tenure.DeviceBuffer(size=1 << 20, mr=pool)
->>> handle = buffer.export_handle()                  # waits for the work on the buffer's streams
->>> multiprocessing.get_context("spawn").Process(target=child, args=(handle,)).start()
+    pool = tenure.mr.PoolMemoryResource(tenure.mr.CudaMemoryResource(), export_handle_type="fd")
+    buffer = tenure.DeviceBuffer(size=1 << 20, mr=pool)
+    handle = buffer.export_handle()                      # waits for the work on the buffer's streams
+    multiprocessing.get_context("spawn").Process(target=child, args=(handle,)).start()
+
+    def child(handle):
+        buffer = handle.open()                           # the same memory, mapped in this process
 
 A handle is small and can be pickled wherever multiprocessing carries things (arguments of a process, queues, pipes): its
 file descriptors travel with it. For other channels there are `SharedHandle.send` and `SharedHandle.receive` over a Unix

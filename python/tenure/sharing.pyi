@@ -1,13 +1,13 @@
 """Memory of one process in another.
 
->>> import tenure, multiprocessing
->>> def child(handle):
-...     buffer = handle.open()
-...     print(buffer.tobytes())
 >>> pool = tenure.mr.PoolMemoryResource(tenure.mr.CudaMemoryResource(), export_handle_type="fd")
->>> buffer = tenure.DeviceBuffer(size=1 << 20, mr=pool)
+>>> buffer = tenure.DeviceBuffer.to_device(b"hello", mr=pool)
 >>> handle = buffer.export_handle()
->>> multiprocessing.get_context("spawn").Process(target=child, args=(handle,)).start()
+>>> handle.kind, handle.size
+('fd', 5)
+>>> with handle.open() as opened:  # elsewhere: in the process that got the handle
+...     opened.tobytes()
+b'hello'
 
 The exporter's buffer owns its block, and a handle keeps that buffer. ``docs/sharing.md`` has the whole contract.
 """

@@ -200,7 +200,7 @@ def test_what_cannot_be_shared_says_what_would_be(cuda, pool):
     buffer = tenure.DeviceBuffer(size=100, mr=pool)
     if pool.own_ranges:
         assert sharing.exports(pool) == () and pool.export_handle_type is None
-        with pytest.raises(NotImplementedError, match="export_handle_type=.*enable_ipc=True.*pages="):
+        with pytest.raises(NotImplementedError, match=r"export_handle_type=.*enable_ipc=True.*pages="):
             buffer.export_handle()
         mr = exportable(cuda)
         assert mr.export_handle_type == "fd" and sharing.exports(mr) == ("fd",)
@@ -224,7 +224,7 @@ def test_what_cannot_be_shared_says_what_would_be(cuda, pool):
 
 @pytest.mark.needs_sim
 def test_a_device_without_fabric_says_so(cuda):
-    with pytest.raises(NotImplementedError, match="device 0 cannot hand its memory out as asked.*fabric.*file descriptor"):
+    with pytest.raises(NotImplementedError, match=r"device 0 cannot hand its memory out as asked.*fabric.*file descriptor"):
         tenure.mr.PoolMemoryResource(cuda, export_handle_type="fabric")
 
 

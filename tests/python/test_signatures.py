@@ -22,7 +22,7 @@ CLASSES = {
     mr.PoolMemoryResource: (
         "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, "
         "release_threshold=None, prefer_footprint=False, device=None, remap=True, decay_ms=0, chunk_size=None, "
-        "grow_ahead=False)"
+        "grow_ahead=False, export_handle_type=None, pages=None)"
     ),
     mr.FixedSizeMemoryResource: "(upstream_mr, block_size=1048576, blocks_to_preallocate=128, *, device=None)",
     mr.BinningMemoryResource: "(upstream_mr, min_size_exponent=-1, max_size_exponent=-1, *, device=None)",
@@ -65,6 +65,8 @@ METHODS = {
     (tenure.DeviceBuffer, "set_stream"): "(self, /, stream)",
     (tenure.DeviceBuffer, "close"): "(self, /, stream=None)",
     (tenure.DeviceBuffer, "detach"): "(self, /)",
+    (tenure.DeviceBuffer, "export_handle"): "(self, /, kind=None)",
+    (tenure.DeviceBuffer, "from_handle"): "(handle, stream=None, *, device=None)",
     (tenure.DeviceBuffer, "__dlpack__"): "(self, /, *, stream=None, max_version=None, dl_device=None, copy=None)",
     (tenure, "from_dlpack"): "(obj, *, stream=None)",
     (tenure, "from_cuda_array_interface"): "(obj, *, stream=None)",

@@ -93,12 +93,12 @@ exports! { guard:
         write(out, tenure_shared { data: data.cast(), data_bytes, fds, fd_count })?;
     }
 
-    fn tenure_shared_info(data: *const c_void, data_bytes: usize, out: *mut tenure_shared_info) {
+    fn tenure_shared_info(data: *const c_void, data_bytes: usize, out: *mut tenure_shared_view) {
         writable(out)?;
         // SAFETY: by the contract of the C ABI.
         let (shared, fds) = Shared::read(unsafe { bytes(data, data_bytes) }?)?;
-        let info = tenure_shared_info {
-            size: size_of::<tenure_shared_info>(),
+        let info = tenure_shared_view {
+            size: size_of::<tenure_shared_view>(),
             bytes: shared.bytes(),
             fd_count: fds as u64,
             kind: shared.kind().0,

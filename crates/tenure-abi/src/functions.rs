@@ -487,7 +487,7 @@ functions! {
     /// imported stays.
     fn shared_free(shared: *mut tenure_shared) -> tenure_status;
     /// What a description says. Set `out->size`.
-    fn shared_info(data: *const c_void, data_bytes: usize, out: *mut tenure_shared_info) -> tenure_status;
+    fn shared_info(data: *const c_void, data_bytes: usize, out: *mut tenure_shared_view) -> tenure_status;
     /// A buffer of memory that another process shares, with `stream` as its home. The descriptors stay the caller's, who closes them. `device` -1: the
     /// one that the memory lies on. However often one piece of memory is imported, it is mapped once; the mapping goes with the last buffer.
     fn buffer_import(

@@ -349,7 +349,7 @@ pub struct tenure_shared {
 /// What a description of shared memory says. Set `size` before asking.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct tenure_shared_info {
+pub struct tenure_shared_view {
     /// Bytes of this structure as the caller knows it.
     pub size: usize,
     /// Bytes of the shared memory.

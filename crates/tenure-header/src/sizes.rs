@@ -29,7 +29,7 @@ sizes!(
     tenure_tracked,
     tenure_account,
     tenure_shared,
-    tenure_shared_info,
+    tenure_shared_view,
 );
 
 /// Fails when `types.rs` has a structure that [`SIZES`] does not list.

@@ -71,7 +71,7 @@ fn _import_shared<'py>(
 /// What the bytes of a handle say.
 #[pyfunction]
 fn _shared_info<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyDict>> {
-    let mut info = tenure_shared_info { size: size_of::<tenure_shared_info>(), ..Default::default() };
+    let mut info = tenure_shared_view { size: size_of::<tenure_shared_view>(), ..Default::default() };
     // SAFETY: the bytes are alive during the call; `info` is valid and its size is set.
     check(py, unsafe { (api().shared_info)(data.as_ptr().cast(), data.len(), &mut info) })?;
     let said = PyDict::new(py);

@@ -81,7 +81,7 @@ impl Resource {
 pub struct Shared {
     data: Vec<u8>,
     fds: Vec<OwnedFd>,
-    info: tenure_shared_info,
+    info: tenure_shared_view,
 }
 
 impl DeviceBuffer {
@@ -139,7 +139,7 @@ impl Shared {
     /// [`Error::Invalid`] for bytes that are no handle or not a whole one, and for another number of descriptors.
     pub fn from_bytes(data: &[u8], fds: Vec<OwnedFd>) -> Result<Self> {
         let api = api()?;
-        let mut info = tenure_shared_info { size: size_of::<tenure_shared_info>(), ..Default::default() };
+        let mut info = tenure_shared_view { size: size_of::<tenure_shared_view>(), ..Default::default() };
         // SAFETY: the bytes are alive during the call; `info` is valid for writing, and its size is set.
         check(api, unsafe { (api.shared_info)(data.as_ptr().cast(), data.len(), &mut info) })?;
         if info.fd_count != fds.len() as u64 {

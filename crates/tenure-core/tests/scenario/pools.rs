@@ -2,6 +2,7 @@
 
 use tenure_core::error::Result;
 use tenure_core::pool::{PoolOptions, Prefer};
+use tenure_core::resource::leaf::HandleType;
 use tenure_core::resource::leaf::shared;
 use tenure_core::stream::StreamRef;
 use tenure_core::{device, ops};
@@ -21,6 +22,7 @@ const CHUNKS: PoolOptions = PoolOptions {
     decay_ms: 0,
     chunk_bytes: 0,
     grow_ahead: false,
+    export_handle_type: HandleType::None,
 };
 const RANGES: PoolOptions = PoolOptions { plain_chunks: false, ..CHUNKS };
 
