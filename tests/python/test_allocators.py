@@ -30,7 +30,14 @@ def test_importing_the_hooks_imports_no_library():
     )
 
 
-LACKED = {"cupy": "cupy-cuda13x", "torch": "torch", "numba": "numba-cuda", "warp": "warp-lang", "cuda.core": "cuda-core"}
+LACKED = {
+    "cupy": "cupy-cuda13x",
+    "torch": "torch",
+    "numba": "numba-cuda",
+    "warp": "warp-lang",
+    "cuda.core": "cuda-core",
+    "rmm": "rmm-cu13",
+}
 
 
 @pytest.mark.parametrize("library", LACKED)
@@ -42,7 +49,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_package(library):
         from importlib.abc import MetaPathFinder
         class Hide(MetaPathFinder):
             def find_spec(self, name, path, target=None):
-                if name.partition(".")[0] in ("cupy", "torch", "numba", "numba_cuda", "warp", "cuda", "numba_cuda_mlir"):
+                if name.partition(".")[0] in ("cupy", "torch", "numba", "numba_cuda", "warp", "cuda", "numba_cuda_mlir", "rmm"):
                     raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
         import tenure
         sys.meta_path.insert(0, Hide())

@@ -333,6 +333,15 @@ def test_a_fixed_resource_follows_nobody_and_disable_puts_back():
         assert "statistics_resource_adaptor" in plug.check()[0].cpp, plug.check()
         mr.set_per_device_resource(0, fixed)
         assert rmm.mr.get_per_device_resource(0) is before
+        # Where RMM's two tables differed, each gets its own back.
+        bridge = plug._bridge()
+        bridge.set_table_entry(0, rmm.mr.TrackingResourceAdaptor(before))
+        tenure.enable("rmm")
+        assert agree() and not told(), told()
+        tenure.disable("rmm")
+        assert rmm.mr.get_per_device_resource(0) is before
+        assert "tracking_resource_adaptor" in plug.check()[0].cpp, plug.check()
+        rmm.mr.set_per_device_resource(0, before)
         # What somebody else set meanwhile stays.
         tenure.enable("rmm")
         mine = rmm.mr.LimitingResourceAdaptor(before, 1 << 20)
