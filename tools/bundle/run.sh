@@ -149,7 +149,7 @@ if wants bench; then
 fi
 
 # The peers' packages, where their wheels are here.
-if { wants peers || wants sanitizer || wants cases || wants rmm-tests; } && compgen -G "$here/peers/*.whl" >/dev/null; then
+if { wants peers || wants sanitizer || wants cases || wants rmm-tests || wants jobs; } && compgen -G "$here/peers/*.whl" >/dev/null; then
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
 fi
 
@@ -214,6 +214,33 @@ if wants sanitizer; then
     fi
 fi
 
+if wants training; then
+    # examples/training under both routes, with what torch.compile and graphs want of them.
+    start=$SECONDS code=0 good=()
+    if [ "$TENURE_DEVICE" = sim ] || ! "$python" -c 'import torch' 2>/dev/null; then
+        skipped training "needs a GPU and PyTorch"
+    else
+        for way in "process default" "pool default" "pool reduce-overhead"; do
+            set -- $way
+            if (cd "$here/tree" && timeout $((limit * 2)) "$python" examples/training/train.py --route "$1" --compile "$2") >"$out/logs/training-$1-$2.log" 2>&1 </dev/null; then
+                good+=("$1/$2")
+            else
+                code=1
+            fi
+        done
+        part training "passed: ${good[*]:-none}" $code $((SECONDS - start))
+    fi
+fi
+
+# Programs that are nobody's test, where a folder jobs with mixed_job.py and largest_batch.py lies beside this file.
+if wants jobs && [ -d "$here/jobs" ] && [ "$TENURE_DEVICE" != sim ]; then
+    start=$SECONDS code=0
+    PYTHONPATH=$site:$out/peers timeout $((limit * 10)) "$python" "$here/jobs.py" "$here/jobs" >"$out/jobs.txt" 2>"$out/logs/jobs.log" </dev/null || code=$?
+    part jobs "jobs.txt" $code $((SECONDS - start))
+elif wants jobs; then
+    skipped jobs "needs a GPU and a folder jobs with mixed_job.py and largest_batch.py beside this file"
+fi
+
 # An empty folder is no suite.
 if wants cases && [ -f "$here/cases/run_cases.py" ]; then
     start=$SECONDS code=0 beside=
@@ -243,5 +270,6 @@ fi
 [ -f "$out/peers.txt" ] && cat "$out/peers.txt"
 [ -f "$out/sanitizer.txt" ] && cat "$out/sanitizer.txt"
 [ -f "$out/peers-cpp.txt" ] && cat "$out/peers-cpp.txt"
+[ -f "$out/jobs.txt" ] && cat "$out/jobs.txt"
 echo "results in $out"
 exit $((failed > 0))
