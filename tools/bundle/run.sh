@@ -2,7 +2,7 @@
 # Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
 #
 #   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover mix replay bench peers check
-#                                  sanitizer training jobs cases rmm-tests (default: all)
+#                                  sanitizer training jobs steps cases rmm-tests (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
@@ -149,7 +149,7 @@ if wants bench; then
 fi
 
 # The peers' packages, where their wheels are here.
-if { wants peers || wants sanitizer || wants cases || wants rmm-tests || wants jobs; } && compgen -G "$here/peers/*.whl" >/dev/null; then
+if { wants peers || wants sanitizer || wants cases || wants rmm-tests || wants jobs || wants steps; } && compgen -G "$here/peers/*.whl" >/dev/null; then
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
 fi
 
@@ -241,6 +241,17 @@ elif wants jobs; then
     skipped jobs "needs a GPU and a folder jobs with mixed_job.py and largest_batch.py beside this file"
 fi
 
+# Where the time of cupy.empty goes, step by step.
+if wants steps; then
+    start=$SECONDS code=0
+    if "$python" -c 'import cupy' 2>/dev/null; then
+        PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" "$here/steps.py" >"$out/steps.txt" 2>"$out/logs/steps.log" </dev/null || code=$?
+        part steps "steps.txt" $code $((SECONDS - start))
+    else
+        skipped steps "no CuPy"
+    fi
+fi
+
 # An empty folder is no suite.
 if wants cases && [ -f "$here/cases/run_cases.py" ]; then
     start=$SECONDS code=0 beside=
@@ -270,6 +281,7 @@ fi
 [ -f "$out/peers.txt" ] && cat "$out/peers.txt"
 [ -f "$out/sanitizer.txt" ] && cat "$out/sanitizer.txt"
 [ -f "$out/peers-cpp.txt" ] && cat "$out/peers-cpp.txt"
+[ -f "$out/steps.txt" ] && cat "$out/steps.txt"
 [ -f "$out/jobs.txt" ] && cat "$out/jobs.txt"
 echo "results in $out"
 exit $((failed > 0))
