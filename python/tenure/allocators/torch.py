@@ -246,6 +246,7 @@ def _answers(torch: Any) -> dict[str, Callable[..., Any]]:
         "_cuda_resetAccumulatedMemoryStats": lambda device: _torch_reset_figures(device, True),
         "_cuda_memorySnapshot": snapshot,
         "_cuda_getMemoryFraction": lambda device: 1.0,
+        "_cuda_isHistoryEnabled": lambda: False,
         "_accelerator_getDeviceStats": memory_stats,
         "_accelerator_resetPeakStats": lambda device: _torch_reset_figures(device, False),
         "_accelerator_resetAccumulatedStats": lambda device: _torch_reset_figures(device, True),
@@ -256,6 +257,8 @@ def _answers(torch: Any) -> dict[str, Callable[..., Any]]:
 _UNANSWERED = {
     "_cuda_record_memory_history": "a memory history",
     "_cuda_getCheckpointState": "the state of a graph's memory, which torch.compile's graph trees want,",
+    "_cuda_checkPoolLiveAllocations": "the list of a graph's blocks, which torch.compile's graph trees want,",
+    "_cuda_setCheckpointPoolState": "the state of a graph's memory, which torch.compile's graph trees want,",
     "_cuda_attach_out_of_memory_observer": "an observer of out of memory",
 }
 
