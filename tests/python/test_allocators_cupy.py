@@ -69,6 +69,25 @@ def test_cupy_reads_the_table_once_per_block(cupy_hook, recorder, pool):
 
 
 @needs_cupy
+@pytest.mark.needs_sim
+def test_cupy_asks_the_driver_nothing_for_a_block_at_hand():
+    run(
+        """
+        import tenure
+        from tenure.allocators.cupy import allocator, tenure_cupy_allocator
+        pool = tenure.mr.PoolMemoryResource(tenure.mr.CudaMemoryResource(), "16MiB")
+        tenure.mr.set_current_device_resource(pool)
+        for allocate in (tenure_cupy_allocator, allocator(pool)):
+            for _ in range(100): allocate(1000)
+            before = tenure.sim.driver_calls()
+            for _ in range(1000): allocate(1000)
+            assert tenure.sim.driver_calls() == before, allocate
+        """,
+        TENURE_SIM_DEVICES="1",
+    )
+
+
+@needs_cupy
 def test_cupy_block_keeps_its_resource(cupy_hook, cuda):
     pool = mr.PoolMemoryResource(cuda)
     allocate = cupy_hook.allocator(pool)

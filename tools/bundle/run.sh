@@ -2,7 +2,7 @@
 # Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
 #
 #   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover mix replay bench peers check
-#                                  sanitizer training jobs cases rmm-tests bridge (default: all)
+#                                  sanitizer training jobs steps cases rmm-tests bridge (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
@@ -149,7 +149,7 @@ if wants bench; then
 fi
 
 # The peers' packages, where their wheels are here.
-if { wants peers || wants sanitizer || wants cases || wants rmm-tests || wants bridge; } && compgen -G "$here/peers/*.whl" >/dev/null; then
+if { wants peers || wants sanitizer || wants cases || wants rmm-tests || wants bridge || wants jobs || wants steps; } && compgen -G "$here/peers/*.whl" >/dev/null; then
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
 fi
 
@@ -214,6 +214,44 @@ if wants sanitizer; then
     fi
 fi
 
+if wants training; then
+    # examples/training under both routes, with what torch.compile and graphs want of them.
+    start=$SECONDS code=0 good=()
+    if [ "$TENURE_DEVICE" = sim ] || ! "$python" -c 'import torch' 2>/dev/null; then
+        skipped training "needs a GPU and PyTorch"
+    else
+        for way in "process default" "pool default" "pool reduce-overhead"; do
+            set -- $way
+            if (cd "$here/tree" && timeout $((limit * 2)) "$python" examples/training/train.py --route "$1" --compile "$2") >"$out/logs/training-$1-$2.log" 2>&1 </dev/null; then
+                good+=("$1/$2")
+            else
+                code=1
+            fi
+        done
+        part training "passed: ${good[*]:-none}" $code $((SECONDS - start))
+    fi
+fi
+
+# Programs that are nobody's test, where a folder jobs with mixed_job.py and largest_batch.py lies beside this file.
+if wants jobs && [ -d "$here/jobs" ] && [ "$TENURE_DEVICE" != sim ]; then
+    start=$SECONDS code=0
+    PYTHONPATH=$site:$out/peers timeout $((limit * 10)) "$python" "$here/jobs.py" "$here/jobs" >"$out/jobs.txt" 2>"$out/logs/jobs.log" </dev/null || code=$?
+    part jobs "jobs.txt" $code $((SECONDS - start))
+elif wants jobs; then
+    skipped jobs "needs a GPU and a folder jobs with mixed_job.py and largest_batch.py beside this file"
+fi
+
+# Where the time of cupy.empty goes, step by step.
+if wants steps; then
+    start=$SECONDS code=0
+    if "$python" -c 'import cupy' 2>/dev/null; then
+        PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" "$here/steps.py" >"$out/steps.txt" 2>"$out/logs/steps.log" </dev/null || code=$?
+        part steps "steps.txt" $code $((SECONDS - start))
+    else
+        skipped steps "no CuPy"
+    fi
+fi
+
 # An empty folder is no suite.
 if wants cases && [ -f "$here/cases/run_cases.py" ]; then
     start=$SECONDS code=0 beside=
@@ -260,5 +298,7 @@ fi
 [ -f "$out/peers.txt" ] && cat "$out/peers.txt"
 [ -f "$out/sanitizer.txt" ] && cat "$out/sanitizer.txt"
 [ -f "$out/peers-cpp.txt" ] && cat "$out/peers-cpp.txt"
+[ -f "$out/steps.txt" ] && cat "$out/steps.txt"
+[ -f "$out/jobs.txt" ] && cat "$out/jobs.txt"
 echo "results in $out"
 exit $((failed > 0))

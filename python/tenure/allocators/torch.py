@@ -246,6 +246,7 @@ def _answers(torch: Any) -> dict[str, Callable[..., Any]]:
         "_cuda_resetAccumulatedMemoryStats": lambda device: _torch_reset_figures(device, True),
         "_cuda_memorySnapshot": snapshot,
         "_cuda_getMemoryFraction": lambda device: 1.0,
+        "_cuda_isHistoryEnabled": lambda: False,
         "_accelerator_getDeviceStats": memory_stats,
         "_accelerator_resetPeakStats": lambda device: _torch_reset_figures(device, False),
         "_accelerator_resetAccumulatedStats": lambda device: _torch_reset_figures(device, True),
@@ -256,6 +257,8 @@ def _answers(torch: Any) -> dict[str, Callable[..., Any]]:
 _UNANSWERED = {
     "_cuda_record_memory_history": "a memory history",
     "_cuda_getCheckpointState": "the state of a graph's memory, which torch.compile's graph trees want,",
+    "_cuda_checkPoolLiveAllocations": "the list of a graph's blocks, which torch.compile's graph trees want,",
+    "_cuda_setCheckpointPoolState": "the state of a graph's memory, which torch.compile's graph trees want,",
     "_cuda_attach_out_of_memory_observer": "an observer of out of memory",
 }
 
@@ -331,7 +334,6 @@ _PROCESS_LACKS = (
     "torch.cuda.set_per_process_memory_fraction: put a tenure.mr.LimitingResourceAdaptor over the resource instead",
 )
 _POOL_LACKS = (
-    "a CUDA graph that is captured while the pool is on: its memory would be the pool's, so turn the pool off around it",
     "memory that PyTorch cached before: it stays where it is",
     "tensors with record_stream: PyTorch may keep their memory until the pool is turned off",
 )
@@ -342,6 +344,8 @@ class _Plug:
         self.route = ""
         # The pools that are on, by device.
         self.pools: dict[int, Any] = {}
+        # PyTorch's function that puts one at the end of its list.
+        self.begin: Any = None
         self.leaves = False
         self.lacks: tuple[str, ...] = ()
 
@@ -413,6 +417,8 @@ class _Plug:
         if begin is None:
             begin = torch._C._cuda_beginAllocateCurrentThreadToPool
             lacks.append("other threads, those of backward too: this PyTorch routes the memory of one thread only")
+        self.begin = begin = getattr(begin, "_tenure", begin)
+        _step_back(torch)
         if device not in self.pools:
             pool = torch.cuda.MemPool(_segment_allocator())
             begin(device, pool.id)
@@ -425,12 +431,19 @@ class _Plug:
 
     def leave(self) -> None:
         torch = _torch()
-        # Its name before PyTorch 2.8 is the second one.
-        end = getattr(torch._C, "_cuda_endAllocateToPool", None) or torch._C._cuda_endAllocateCurrentStreamToPool
         for device, pool in self.pools.items():
-            end(device, pool.id)
+            _end(torch)(device, pool.id)
             torch._C._cuda_releasePool(device, pool.id)
         self.pools.clear()
+
+    def move_back(self) -> None:
+        """Puts the pools that are on behind all others."""
+        torch = _torch()
+        for device, pool in self.pools.items():
+            _end(torch)(device, pool.id)
+            # Each begin takes a reference to the pool, and no end gives it back.
+            self.begin(device, pool.id)
+            torch._C._cuda_releasePool(device, pool.id)
 
     def turn_off(self) -> str:
         if self.route == "process":
@@ -438,6 +451,39 @@ class _Plug:
         self.leave()
         self.route = ""
         return ""
+
+
+def _end(torch: Any) -> Any:
+    """PyTorch's function that takes a pool from its list. Its name before PyTorch 2.8 is the second one."""
+    return getattr(torch._C, "_cuda_endAllocateToPool", None) or torch._C._cuda_endAllocateCurrentStreamToPool
+
+
+def _step_back(torch: Any) -> None:
+    """Lets others' pools go before ours. Once.
+
+    PyTorch keeps a list of the pools that are on, and the first whose condition holds gives the memory. Ours holds for all, so
+    that of a graph's capture would never be asked: the graph's memory would be given to others after the capture, and its next
+    replay would write into theirs. So whenever another one is put into the list, ours moves to the end.
+    """
+    names = ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentThreadToPool", "_cuda_beginAllocateCurrentStreamToPool")
+    for place in (torch._C, torch.cuda.memory):
+        for name in names:
+            theirs = getattr(place, name, None)
+            if theirs is not None and not hasattr(theirs, "_tenure"):
+                setattr(place, name, _followed(theirs))
+    graph = torch.cuda.CUDAGraph
+    if not hasattr(graph.capture_begin, "_tenure"):
+        graph.capture_begin = _followed(graph.capture_begin)
+
+
+def _followed(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def begin(*args: Any, **kwargs: Any) -> Any:
+        done = theirs(*args, **kwargs)
+        _PLUGS["torch"].move_back()
+        return done
+
+    begin._tenure = theirs  # type: ignore[attr-defined]
+    return begin
 
 
 _PLUGS = {"torch": _Plug()}
