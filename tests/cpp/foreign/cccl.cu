@@ -16,7 +16,7 @@
 #include <thrust/sort.h>
 
 using namespace tenure;
-using any = ::cuda::mr::any_resource<::cuda::mr::device_accessible>;
+using any_resource = ::cuda::mr::any_resource<::cuda::mr::device_accessible>;
 
 static_assert(::cuda::mr::resource_with<mr::pool_memory_resource, ::cuda::mr::device_accessible>);
 static_assert(sizeof(mr::resource) == sizeof(void*));
@@ -73,7 +73,7 @@ TEST(thrust_takes_any_resource_of_ours)
 {
   // What CCCL erased, named again as one of ours, and below Thrust.
   auto const pool = counted_pool();
-  any erased      = pool;
+  any_resource erased = pool;
   auto const ours = mr::from_cccl(erased);
   cuda_stream const stream{cuda_stream::flags::non_blocking};
   device_uvector<int> v{4096, stream, ours};
