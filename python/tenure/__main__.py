@@ -1,6 +1,6 @@
 """``python -m tenure``: where things are, and the command line.
 
-``--cmake-dir`` and ``--include-dir`` print a folder for build scripts. ``run`` runs a Python program on tenure's memory and says
+``--cmake-dir``, ``--include-dir`` and ``--pkgconfig-dir`` print a folder for build scripts. ``run`` runs a Python program on tenure's memory and says
 what it took. Everything else goes to the ``tenure`` program of
 the package, which then uses the package's library. ``bench`` gets one row more, which only Python can measure.
 """
@@ -149,6 +149,8 @@ def run(arguments: list[str], capture: bool = False) -> subprocess.CompletedProc
 def main(arguments: list[str]) -> int:
     if arguments in (["--cmake-dir"], ["--include-dir"]):
         return folder(arguments[0].removeprefix("--").removesuffix("-dir"))
+    if arguments == ["--pkgconfig-dir"]:
+        return folder("lib/pkgconfig")
     if arguments[:1] == ["run"]:
         from tenure import _run
 

@@ -27,6 +27,13 @@ for source in "$out"/examples/*.c "$out"/examples/*.cpp; do
     *.cpp) compile=$compile_cpp ;;
     *) compile=$compile_c ;;
     esac
+    # What needs CCCL's or RMM's headers is compiled where they are: PACKAGES has the words for them (ci/cpp-packages).
+    if grep -qE '<(tenure/(cccl|thrust|rmm)\.hpp|rmm/|cuda/|thrust/)' "$source"; then
+        [ -n "${PACKAGES:-}" ] || continue
+        compile="$compile $PACKAGES"
+    elif [ -n "${PACKAGES:-}" ]; then
+        continue
+    fi
     if grep -q 'main(' "$source"; then
         # The words are meant to be split.
         # shellcheck disable=SC2086

@@ -173,7 +173,7 @@ def test_the_command(tmp_path):
     def run(*arguments):
         return subprocess.run([sys.executable, "-m", "tenure", *arguments], capture_output=True, text=True, env=os.environ)
 
-    for option, folder in (("--include-dir", "include"), ("--cmake-dir", "cmake")):
+    for option, folder in (("--include-dir", "include"), ("--cmake-dir", "cmake"), ("--pkgconfig-dir", "lib/pkgconfig")):
         done = run(option)
         if (PACKAGE / folder).is_dir():
             assert done.stdout.strip() == str(PACKAGE / folder)

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
 #
+<<<<<<< HEAD
 #   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover mix replay bench peers check
 #                                  sanitizer training jobs steps cases rmm-tests bridge (default: all)
+=======
+#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover replay bench peers check sanitizer
+#                                  cases rmm-tests cccl (default: all)
+>>>>>>> cpp
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
@@ -200,6 +205,31 @@ if wants check; then
         PATTERN_SECONDS=${CHECK_SECONDS:-10} PATTERN_BYTES=$((256 << 20)) checked patterns \
             "$rust/tenure-core.pool_patterns" --nocapture --exact every_block_keeps_its_owners_pattern
         part check "under memcheck without an error: ${good[*]:-none}; with one: ${bad[*]:-none}" ${#bad[@]} $((SECONDS - start))
+    fi
+fi
+
+if wants cccl; then
+    # Thrust and CUB over tenure's memory, compiled here: CCCL's headers are in the bundle, nvcc is this machine's. Before that,
+    # what needs no nvcc, on this device.
+    start=$SECONDS code=0 nvcc=${NVCC:-$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v nvcc)}
+    if [ -z "$nvcc" ]; then
+        skipped cccl "no nvcc: put it on PATH, or name it in NVCC"
+    elif [ ! -f "$here/cccl.zip" ]; then
+        skipped cccl "the bundle was made without CCCL's headers (no network then)"
+    else
+        "$python" -m zipfile -e "$here/cccl.zip" "$out/cccl" || code=$?
+        for standard in c++17 c++20; do
+            "$nvcc" -std=$standard -O2 ${CUDA_ARCH:+-arch=$CUDA_ARCH} -Xcompiler -Wall,-Wextra -I"$site/tenure/include" -I"$out/cccl/include" \
+                "$here/tree/tests/cpp/foreign/cccl.cu" -o "$out/cccl.$standard" -L"$site/tenure/lib" -Xlinker -l:libtenure.so.0 \
+                -Xlinker -rpath="$site/tenure/lib" -ldl >"$out/logs/cccl-compile.$standard.log" 2>&1 || { code=1 && continue; }
+            timeout "$limit" "$out/cccl.$standard" >"$out/logs/cccl.$standard.log" 2>&1 </dev/null || code=1
+        done
+        cuda=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+        "${CXX:-g++}" -std=c++17 -O2 -I"$site/tenure/include" -isystem "$out/cccl/include" -isystem "$cuda/include" \
+            "$here/tree/tests/cpp/foreign/cccl.cpp" -o "$out/cccl.host" -L"$site/tenure/lib" -l:libtenure.so.0 \
+            -Wl,-rpath,"$site/tenure/lib" -pthread -ldl >"$out/logs/cccl-compile.host.log" 2>&1 &&
+            timeout "$limit" "$out/cccl.host" >"$out/logs/cccl.host.log" 2>&1 </dev/null || code=1
+        part cccl "$(tail -qn 1 "$out"/logs/cccl.*.log 2>/dev/null | paste -sd ';')" $code $((SECONDS - start))
     fi
 fi
 
