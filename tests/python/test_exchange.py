@@ -239,9 +239,9 @@ def test_the_allocator_and_odd_shapes(shape, table):
 
 def test_what_the_allocator_refuses(table, cuda):
     for arguments, kind, part in (
-        (dict(device=(10, 0)), "BufferError", "DLPack device"),
-        (dict(shape=(-1,)), "BufferError", "negative"),
-        (dict(shape=(2**62, 2**62)), "BufferError", "larger"),
+        ({"device": (10, 0)}, "BufferError", "DLPack device"),
+        ({"shape": (-1,)}, "BufferError", "negative"),
+        ({"shape": (2**62, 2**62)}, "BufferError", "larger"),
     ):
         errors = []
         tensor, _dims = prototype(*arguments.pop("shape", (4,)), **arguments)
@@ -554,9 +554,7 @@ class ArrowProducer:
         address = ctypes.cast(self.release, ctypes.c_void_p).value
         self.schema = ArrowSchema(format=fmt, name=b"", release=address)
         self.array = ArrowDeviceArray(
-            array=ArrowArray(
-                buffers=ctypes.cast(self.buffers, ctypes.POINTER(ctypes.c_void_p)), release=address, **values
-            ),
+            array=ArrowArray(buffers=ctypes.cast(self.buffers, ctypes.POINTER(ctypes.c_void_p)), release=address, **values),
             device_type=device[0],
             device_id=device[1],
         )
@@ -573,8 +571,20 @@ class ArrowProducer:
 
 @pytest.mark.parametrize(
     ("fmt", "width"),
-    [(b"c", 1), (b"S", 2), (b"e", 2), (b"f", 4), (b"tdD", 4), (b"g", 8), (b"tsn:UTC", 8), (b"tDu", 8), (b"tin", 16)]
-    + [(b"w:12", 12), (b"d:10,2", 16), (b"d:10,2,256", 32)],
+    [
+        (b"c", 1),
+        (b"S", 2),
+        (b"e", 2),
+        (b"f", 4),
+        (b"tdD", 4),
+        (b"g", 8),
+        (b"tsn:UTC", 8),
+        (b"tDu", 8),
+        (b"tin", 16),
+        (b"w:12", 12),
+        (b"d:10,2", 16),
+        (b"d:10,2,256", 32),
+    ],
 )
 def test_formats_that_are_taken(fmt, width, pool):
     source = DeviceBuffer.to_device(bytes(range(200)), mr=pool)

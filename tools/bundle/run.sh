@@ -1,13 +1,8 @@
 #!/usr/bin/env bash
 # Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
 #
-<<<<<<< HEAD
 #   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover mix replay bench peers check
-#                                  sanitizer training jobs steps cases rmm-tests bridge (default: all)
-=======
-#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover replay bench peers check sanitizer
-#                                  cases rmm-tests cccl (default: all)
->>>>>>> cpp
+#                                  sanitizer training jobs steps cases rmm-tests bridge cccl (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
