@@ -20,6 +20,7 @@ pub use tenure_driver::sync;
 
 pub mod adaptor;
 pub mod arena;
+mod barrier;
 pub mod bins;
 pub mod buffer;
 pub mod count;
@@ -40,5 +41,6 @@ pub mod stack;
 pub mod stream;
 pub mod stream_pool;
 pub mod thread;
+mod threshold;
 pub mod tools;
 pub mod trace;

@@ -32,9 +32,29 @@ mod sync {
     pub(crate) use loom::thread::yield_now;
 }
 
+/// Both sides have a fence of their own: loom has none that one side pays for all.
+mod barrier {
+    use loom::sync::atomic::{Ordering, fence};
+
+    pub(crate) fn one_sided() -> bool {
+        false
+    }
+
+    pub(crate) fn light(_: bool) {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn heavy(_: bool) {
+        fence(Ordering::SeqCst);
+    }
+}
+
 #[path = "../src/latch.rs"]
 #[allow(dead_code)]
 mod latch;
+
+#[path = "../src/threshold.rs"]
+mod threshold;
 
 /// The sources say who may see them by the name of their module, so that the models are inside it.
 #[path = "../src/pool"]
@@ -52,6 +72,7 @@ mod pool {
         use super::piece::{FREE, HELD, LIVE, Piece, state_of, with_state, word};
         use super::starts::{GRANULE, Starts};
         use crate::latch::Latch;
+        use crate::threshold::{Threshold, knock};
         use loom::cell::UnsafeCell;
         use loom::thread;
 
@@ -89,6 +110,55 @@ mod pool {
                 let done: u32 = others.into_iter().map(|t| t.join().unwrap()).sum();
                 assert!(done >= 2, "whoever is alone gets it");
                 assert_eq!(latch.hold().add(), done + 1);
+            });
+        }
+
+        #[test]
+        fn an_owner_and_a_guest_are_never_in_together() {
+            loom::model(|| {
+                let lock = Arc::new(Threshold::<Alone>::default());
+                let guest = {
+                    let lock = lock.clone();
+                    thread::spawn(move || {
+                        for knocked in knock(std::iter::once(&*lock)) {
+                            knocked.enter().add();
+                        }
+                    })
+                };
+                // SAFETY: this thread alone is the owner.
+                let been = (0..2).filter(|_| unsafe { lock.try_hold() }.is_some_and(|held| held.add() > 0)).count();
+                guest.join().unwrap();
+                // SAFETY: as above.
+                let last = unsafe { lock.hold() }.add();
+                assert_eq!(last as usize, been + 2, "nobody has overwritten what another one did");
+            });
+        }
+
+        #[test]
+        fn guests_come_one_after_another() {
+            loom::model(|| {
+                let lock = Arc::new(Threshold::<Alone>::default());
+                let visit = |lock: &Threshold<Alone>| {
+                    knock(std::iter::once(lock)).into_iter().for_each(|knocked| _ = knocked.enter().add());
+                };
+                let other = {
+                    let lock = lock.clone();
+                    thread::spawn(move || visit(&lock))
+                };
+                visit(&lock);
+                other.join().unwrap();
+                // SAFETY: no other thread is the owner.
+                assert_eq!(unsafe { lock.hold() }.add(), 3);
+            });
+        }
+
+        #[test]
+        fn who_knocks_and_goes_away_leaves_the_door_open() {
+            loom::model(|| {
+                let lock = Threshold::<Alone>::default();
+                drop(knock(std::iter::once(&lock)));
+                // SAFETY: this thread alone is the owner.
+                assert!(unsafe { lock.try_hold() }.is_some());
             });
         }
 

@@ -92,6 +92,11 @@ impl Pool {
         }
     }
 
+    /// Serves a request that the thread has nothing for from the placer, if nobody else is there.
+    pub(super) fn fetch(&self, request: &Request, key: Key, raw: RawStream) -> Option<u64> {
+        self.refill(self.cache.drawer(Lock::Try)?, request, key, raw, Lock::Try)
+    }
+
     /// What the thread has for a request, taken out of its desk. The question whether the stream is capturing comes after,
     /// so that it is asked once, and with no latch held.
     #[inline]

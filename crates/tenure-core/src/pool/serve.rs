@@ -162,7 +162,7 @@ impl Pool {
             // A stream that is capturing, or of another device, takes the whole way.
             Err(_) => return None,
         }
-        self.take_at_hand(request, who.key?, who.stream.raw, Lock::Try).map(Ok)
+        self.fetch(request, who.key?, who.stream.raw).map(Ok)
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) fn rows() -> Vec<Plan> {
                 TRY_LOCK,
                 try_lock,
             );
-            let plan = plan.threads(count, format!("{THEME}-{name}")).warm(2048).needs(count as u64 * (64 << 20));
+            let plan = plan.threads(count, format!("{THEME}-{name}")).warm(16_384).needs(count as u64 * (64 << 20));
             // What is asked is asked of streams of one's own.
             rows.push(if each { plan.target(Target::Growth(1.5)) } else { plan });
         }

@@ -30,11 +30,12 @@
 //! * I2: what is in the magazine of a stream was freed in that stream's order, and goes back with its tag.
 //! * A record with a magazine anywhere is not dropped (`Record::magazines`), so that a stamp in a desk is never another
 //!   stream's.
-//! * The latch of a desk is taken before the pool's lock, never after; the list of desks before both. No driver call, no
+//! * The lock of a desk (`threshold.rs`: its own thread's, and others knock) is taken before the pool's lock, never after; the
+//!   list of desks before both. No driver call, no
 //!   upstream, no user code under any of them.
 //! * The published figure of live bytes is never above the truth (`tally.rs`).
 //!
-//! **Cost**: a pair is two latches (an exchange each) and a compare-exchange of its own thread. A magazine holds at most
+//! **Cost**: a pair is two stays at the desk (two stores each) and a compare-exchange of its own thread. A magazine holds at most
 //! [`CLASS_BYTES`] or [`LEAST`] pieces of a class.
 
 mod seat;
@@ -47,10 +48,10 @@ use super::State;
 use super::order::{Key, cur};
 use super::place::{CLASSES, Held, Plot, UNIT, class_units};
 use crate::adaptor::tally::Shared;
-pub(super) use crate::latch::Hold;
-use crate::latch::Latch;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
+pub(super) use crate::threshold::Hold;
+use crate::threshold::{Threshold, knock};
 
 /// Bytes of one class that a magazine holds at most.
 const CLASS_BYTES: u64 = 64 << 10;
@@ -151,7 +152,7 @@ pub(super) struct Desk {
     left: AtomicBool,
     /// The pool has ended.
     closed: AtomicBool,
-    drawer: CachePadded<Latch<Drawer>>,
+    drawer: CachePadded<Threshold<Drawer>>,
 }
 
 /// Pieces on their way back to the placer, each with the tag that it gets.
@@ -478,7 +479,8 @@ impl Cache {
             Some(desk) => desk,
             None => self.set_up(lock)?,
         };
-        if lock == Lock::Wait { Some(desk.drawer.hold()) } else { desk.drawer.try_hold() }
+        // SAFETY: the desk is this thread's, and nobody else comes to its drawer but as a guest.
+        unsafe { if lock == Lock::Wait { Some(desk.drawer.hold()) } else { desk.drawer.try_hold() } }
     }
 
     /// A desk for this thread.
@@ -511,12 +513,13 @@ impl Cache {
         self.moving.fetch_add(1, Ordering::AcqRel);
         let mut collected =
             Collected { pieces: Vec::new(), plots: Vec::new(), magazines: Vec::new(), moving: self.moving.clone() };
-        self.desks.lock().retain(|desk| {
-            let left = desk.left.load(Ordering::Acquire);
-            if !left && matches!(which, Which::Left) {
-                return true;
-            }
-            let mut drawer = desk.drawer.hold();
+        let mut desks = self.desks.lock();
+        // Each asked once: a thread may end at any time.
+        let left: Vec<bool> = desks.iter().map(|desk| desk.left.load(Ordering::Acquire)).collect();
+        let asked = || desks.iter().zip(&left).filter(|(_, left)| **left || !matches!(which, Which::Left));
+        let knocked = knock(asked().map(|(desk, _)| &*desk.drawer));
+        for (knocked, (_, left)) in knocked.into_iter().zip(asked()) {
+            let mut drawer = knocked.enter();
             match which {
                 Which::Stream(key) => drawer.leave(key, &mut collected),
                 Which::Freed(key) => drawer.hand_in(key, true, &mut collected),
@@ -526,21 +529,23 @@ impl Cache {
                 Which::Plots => drawer.take_plots(|_| true, &mut collected),
                 Which::Idle => drawer.take_plots(|plot| plot.is_idle(), &mut collected),
             }
-            if left {
+            if *left {
                 drawer.empty(true, &mut collected);
                 collected.magazines.extend(drawer.magazines.drain(..).map(|m| m.record));
                 self.figures.add(std::mem::take(&mut drawer.credit), 0, -1);
             }
-            !left
-        });
+        }
+        let mut left = left.into_iter();
+        desks.retain(|_| left.next() != Some(true));
         collected
     }
 
     /// How many plots there are, and how many of them are idle.
     pub(super) fn plots(&self) -> (u64, u64) {
         let (mut count, mut idle) = (0, 0);
-        for desk in self.desks.lock().iter() {
-            let drawer = desk.drawer.hold();
+        let desks = self.desks.lock();
+        for knocked in knock(desks.iter().map(|desk| &*desk.drawer)) {
+            let drawer = knocked.enter();
             for plot in drawer.magazines.iter().filter_map(|m| m.plot.as_ref()) {
                 (count, idle) = (count + 1, idle + u64::from(plot.is_idle()));
             }

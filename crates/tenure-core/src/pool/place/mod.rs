@@ -301,15 +301,7 @@ impl Place {
         if index >= self.tags.len() {
             self.tags.resize_with(index + 1, || None);
         }
-        self.tags[index].get_or_insert_with(|| {
-            Box::new(Tag {
-                bins: [Bins::new(), Bins::new()],
-                runs: [NIL; CLASSES],
-                slot_units: 0,
-                live: 0,
-                live_slots: [0; CLASSES],
-            })
-        })
+        self.tags[index].get_or_insert_with(new_tag)
     }
 
     /// Finds memory among the free blocks that carry one of `tags`, in that order of preference, and books it. `stamp`
@@ -601,4 +593,16 @@ impl Place {
             }
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+fn new_tag() -> Box<Tag> {
+    Box::new(Tag {
+        bins: [Bins::new(), Bins::new()],
+        runs: [NIL; CLASSES],
+        slot_units: 0,
+        live: 0,
+        live_slots: [0; CLASSES],
+    })
 }
