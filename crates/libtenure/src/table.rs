@@ -159,4 +159,8 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     statistics_scope_get: tenure_statistics_scope_get,
     statistics_scope_close: tenure_statistics_scope_close,
     statistics_scope_enter: tenure_statistics_scope_enter,
+    report_begin: tenure_report_begin,
+    report: tenure_report,
+    library_number: tenure_library_number,
+    library_set: tenure_library_set,
 };

@@ -474,4 +474,17 @@ functions! {
     /// Puts the calling thread into an open scope (0: into none), for work that goes on on another thread, and for tasks that take turns on one.
     /// `previous` (may be null) receives what the thread was in. A thread that starts is in none.
     fn statistics_scope_enter(scope: tenure_statistics_scope, previous: *mut tenure_statistics_scope) -> tenure_status;
+    // ------------------------------------------------------------------ a report of a run
+
+    /// 1: counts for a report from now on, with what was counted before forgotten; with lines of who allocates if `stacks` is 1 and somebody can tell
+    /// them. 0: no more; what was counted stays to be read.
+    fn report_begin(on: u32, stacks: u32) -> tenure_status;
+    /// What was counted, as JSON: the peak and who held what at it, what was reserved, what the device had in use, the time spent in allocation, and
+    /// the blocks that are out. `docs/tools.md` has the fields.
+    fn report(out: *mut tenure_text) -> tenure_status;
+    /// The number of a library that allocates from tenure, the same for the same name (1 to 256 bytes; 63 names at most).
+    fn library_number(name: *const c_char, out: *mut u32) -> tenure_status;
+    /// What the calling thread allocates from now on is that library's in reports; 0 is the program itself. `previous` (may be null) receives what was
+    /// so before, to be set again at the end.
+    fn library_set(library: u32, previous: *mut u32) -> tenure_status;
 }
