@@ -65,6 +65,7 @@ __all__ = [
     "record_history",
     "register_reinitialize_hook",
     "reinitialize",
+    "report",
     "set_current_device",
     "sim",
     "statistics",
@@ -633,6 +634,8 @@ def record_history(enabled: bool = True, *, stacks: bool = False, max_entries: i
     """Records the last ``max_entries`` events (allocations, frees, failures, resources, trims, the current resource) for
     ``memory_snapshot()``, with the Python stack of each allocation and failure if ``stacks``. ``False`` ends it; what was
     recorded stays until recording begins again."""
+
+from ._report import report as report
 
 def device_info(device: int | None = None) -> dict[str, Any]:
     """What a device is: ``name``, ``free_bytes``, ``total_bytes``, ``simulated``, ``virtual_memory``, ``memory_pools``,

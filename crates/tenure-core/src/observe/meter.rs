@@ -104,6 +104,8 @@ struct Meter {
     devices: FxHashMap<i32, Device>,
     sampled: u64,
     grown: u64,
+    /// Once it has ended: the blocks that were out.
+    left: Vec<Value>,
 }
 
 static STATE: Lazy<Mutex<Meter>> = Lazy::new(|| Mutex::new(Meter::default()));
@@ -331,6 +333,9 @@ fn reserved() -> u64 {
 /// Asks resources and the driver.
 fn look(device: Option<i32>) {
     let reserved = reserved();
+    // A resource of no device serves the current one, where the driver was asked for anything at all.
+    let device =
+        device.or_else(|| (tenure_driver::watch::grown() != 0).then(|| crate::device::current().ok()).flatten());
     let asked = device.filter(|device| *device >= 0).and_then(|device| {
         let (free, total) = crate::device::memory_info(device).ok()?;
         Some((device, total.saturating_sub(free), total))
@@ -374,12 +379,18 @@ pub fn begin(stacks: bool) {
 
 /// Counts no more; what was counted stays to be read.
 pub fn end() {
+    let names = NAMES.lock().clone();
+    let generation = STATE.lock().generation;
+    let left = left(&names, generation);
+    {
+        let mut meter = STATE.lock();
+        if meter.generation != 0 && meter.ended == 0 {
+            // Before the book is closed, which counts everything out.
+            (meter.ended, meter.left) = (history::now(), left);
+        }
+    }
     want(STACKS, false);
     want(METER, false);
-    let mut meter = STATE.lock();
-    if meter.generation != 0 && meter.ended == 0 {
-        meter.ended = history::now();
-    }
 }
 
 fn name_of(names: &[String], library: u32) -> Value {
@@ -425,7 +436,7 @@ pub fn text() -> String {
     }
     let names = NAMES.lock().clone();
     let generation = STATE.lock().generation;
-    let left = left(&names, generation);
+    let left = if STATE.lock().ended == 0 { left(&names, generation) } else { STATE.lock().left.clone() };
     let resources: Vec<Value> = super::snapshot::layers().iter().map(super::snapshot::Layer::json).collect();
     let now = history::now();
     let meter = STATE.lock();
