@@ -120,9 +120,15 @@ pub(super) enum Call {
     Free = 2,
 }
 
-/// Makes a call, and measures it while the meter runs.
+/// Makes a call, and measures it while the meter runs. One that would have had to wait is made again, and is one call.
 #[inline]
-pub(super) fn timed<R>(call: Call, make: impl FnOnce() -> R) -> R {
+pub(super) fn timed<R>(call: Call, make: impl FnOnce() -> Result<R>) -> Result<R> {
+    measured(call, |made| !matches!(made, Err(Error::WouldBlock)), make)
+}
+
+/// Makes a call, and measures it while the meter runs; `is_one` says whether it is counted.
+#[inline]
+pub(super) fn measured<R>(call: Call, is_one: impl FnOnce(&R) -> bool, make: impl FnOnce() -> R) -> R {
     if !(is_on() && wants(METER)) {
         return make();
     }
@@ -130,7 +136,7 @@ pub(super) fn timed<R>(call: Call, make: impl FnOnce() -> R) -> R {
     let made = make();
     let spent = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     SPENT[call as usize].fetch_add(spent, Ordering::Relaxed);
-    SPENT[call as usize + 1].fetch_add(1, Ordering::Relaxed);
+    SPENT[call as usize + 1].fetch_add(u64::from(is_one(&made)), Ordering::Relaxed);
     made
 }
 
