@@ -19,6 +19,7 @@ from . import mr as mr
 from . import sim as sim
 from . import statistics as statistics
 from ._flags import CudaStreamFlags as CudaStreamFlags
+from ._report import report as report
 from .allocators import disable as disable
 from .allocators import enable as enable
 from .mr import DeviceMemoryResource
@@ -634,8 +635,6 @@ def record_history(enabled: bool = True, *, stacks: bool = False, max_entries: i
     """Records the last ``max_entries`` events (allocations, frees, failures, resources, trims, the current resource) for
     ``memory_snapshot()``, with the Python stack of each allocation and failure if ``stacks``. ``False`` ends it; what was
     recorded stays until recording begins again."""
-
-from ._report import report as report
 
 def device_info(device: int | None = None) -> dict[str, Any]:
     """What a device is: ``name``, ``free_bytes``, ``total_bytes``, ``simulated``, ``virtual_memory``, ``memory_pools``,

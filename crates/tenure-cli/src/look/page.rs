@@ -62,7 +62,7 @@ fn timeline(out: &mut String, picture: &Picture) {
         write!(out, "<h2>Over time, by {title}</h2><svg viewBox=\"0 -14 {WIDTH} {:.0}\" role=\"img\">", HEIGHT + 34.0);
     let bands = names.len().min(COLOURS.len() + 1);
     let mut sums = vec![0u64; shown.len()];
-    for band in 0..bands {
+    for (band, (name, _)) in names.iter().enumerate().take(bands) {
         let lower: Vec<f64> = sums.iter().map(|sum| y(*sum)).collect();
         for (sum, point) in sums.iter_mut().zip(&shown) {
             for (at, held) in point.held.iter().enumerate() {
@@ -73,7 +73,7 @@ fn timeline(out: &mut String, picture: &Picture) {
             }
         }
         let upper: Vec<f64> = sums.iter().map(|sum| y(*sum)).collect();
-        let name = if band == COLOURS.len() { "others" } else { &names[band].0 };
+        let name = if band == COLOURS.len() { "others" } else { name };
         area(out, &xs, &lower, &upper, colour(band), name);
     }
     if shown.iter().any(|point| point.reserved != 0) {
