@@ -20,6 +20,7 @@ from . import sharing as sharing
 from . import sim as sim
 from . import statistics as statistics
 from ._flags import CudaStreamFlags as CudaStreamFlags
+from ._report import report as report
 from .allocators import disable as disable
 from .allocators import enable as enable
 from .mr import DeviceMemoryResource
@@ -67,6 +68,7 @@ __all__ = [
     "record_history",
     "register_reinitialize_hook",
     "reinitialize",
+    "report",
     "set_current_device",
     "sharing",
     "sim",

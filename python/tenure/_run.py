@@ -2,38 +2,43 @@
 
 ::
 
-    libraries --> a counter for each --> the counter of all --> the resource (--resource)
+    the program, unchanged --> its libraries --> the resource (--resource)
+                                   '--> the engine's meter --> the last lines on stderr, and -o FILE
 
-The program is not changed: the libraries are turned on before it starts, or when it imports them, each over a counter of its
-own. The last lines on stderr say the peak, what the resource and the driver had, what each library held, and what was left.
-
-What a library held at the peak, and what the driver had in use, are read every few milliseconds by a thread of their own, so
-that a peak of microseconds is missed; everything else is counted exactly.
+The program runs in this process, as ``__main__``. It may end in any way that Python sees: by its last line, an exception,
+``sys.exit``, ``os._exit``, or a signal that it leaves to the system; then the lines are said, once, by the process that was
+started and by none that it forked, and its exit code, or its signal, is ours. For what nobody sees (SIGKILL, a crash, `exec`)
+FILE is written anew every few seconds and says that the program had not ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import gc
 import json
 import os
 import runpy
+import signal
+import stat
 import sys
 import threading
-import time
-import traceback
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tenure
 
-from .allocators import Table, _libraries
+from . import _tenure
+from ._report import Report
+from .allocators import Row, Table, _libraries, _on
 
-_EVERY = 0.002
-"""Seconds between two readings of the counters."""
-_DRIVER_EVERY = 25
-"""Readings of the counters for one question to the driver."""
+_EVERY = 5.0
+"""Seconds between two writings of the file while the program runs."""
+_SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGUSR1", "SIGUSR2", "SIGALRM")
+"""Signals that end a program which does nothing about them."""
 
 
 def resource(text: str) -> Any:
@@ -57,117 +62,140 @@ def resource(text: str) -> Any:
     return make(*size)
 
 
-class Account:
-    """The counters of a run."""
+def now(table: Table) -> list[Row]:
+    """What became of the libraries: one that waited for its import may be on by now."""
+    return [_on.get(row.library, row) for row in table]
 
-    def __init__(self, base: Any, names: list[str]) -> None:
+
+class Run:
+    """One program, from its start until it was said what it took."""
+
+    def __init__(self, options: argparse.Namespace, base: Any, table: Table) -> None:
+        self.options = options
         self.base = base
-        self.all = tenure.mr.StatisticsResourceAdaptor(base)
-        self.of = {name: tenure.mr.StatisticsResourceAdaptor(self.all) for name in [*names, "others"]}
-        self.device = tenure.get_current_device()
-        self.peak = 0
-        self.at_peak: dict[str, int] = {}
-        self.driver_peak = 0
-        self.readings = 0
+        self.table = table
+        self.pid = os.getpid()
+        self.file = Path(options.output).absolute() if options.output else None
+        self.said = False
+        self.module: types.ModuleType | None = None
+        self._writing = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="tenure-run", daemon=True)
+        self.forget: Callable[[], None] = gc.collect
 
     def start(self) -> None:
-        self._thread.start()
+        _tenure._report_begin(True, self.options.stacks)
+        if self.file is not None:
+            self.write("running")
+            if self.file.is_file():
+                threading.Thread(target=self._rewrite, name="tenure-run", daemon=True).start()
 
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self.read()
-        self.read_driver()
-
-    def read(self) -> None:
-        held = {name: int(counter.allocation_counts.current_bytes) for name, counter in self.of.items()}
-        total = sum(held.values())
-        if total > self.peak:
-            self.peak, self.at_peak = total, held
-
-    def read_driver(self) -> None:
-        about = tenure.device_info(self.device)
-        self.driver_peak = max(self.driver_peak, about["total_bytes"] - about["free_bytes"])
-
-    def _watch(self) -> None:
+    def _rewrite(self) -> None:
         while not self._stop.wait(_EVERY):
-            self.read()
-            if self.readings % _DRIVER_EVERY == 0:
-                self.read_driver()
-            self.readings += 1
+            with contextlib.suppress(OSError, RuntimeError):
+                self.write("running")
 
-    def report(self, seconds: float, table: Table) -> dict[str, Any]:
-        """What is said at the end, as JSON has it. Sizes are in bytes."""
-        info = self.base.info()
-        whole = self.all.allocation_counts
-        return {
-            "seconds": seconds,
-            "resource": type(self.base).__name__,
-            "device": self.device,
-            "peak_live_bytes": whole.peak_bytes,
-            "peak_reserved_bytes": max(info.peak_reserved_bytes, info.reserved_bytes),
-            "driver_peak_bytes": self.driver_peak,
-            "allocations": whole.total_count,
-            "allocated_bytes": whole.total_bytes,
-            "left_blocks": whole.current_count,
-            "left_bytes": whole.current_bytes,
-            "libraries": {
-                name: {
-                    "peak_bytes": counts.peak_bytes,
-                    "at_peak_bytes": self.at_peak.get(name, 0),
-                    "allocations": counts.total_count,
-                    "allocated_bytes": counts.total_bytes,
-                    "left_blocks": counts.current_count,
-                    "left_bytes": counts.current_bytes,
-                }
-                for name, counts in ((name, counter.allocation_counts) for name, counter in self.of.items())
-            },
-            "enabled": [
-                {
-                    "library": row.library,
-                    "version": row.version,
-                    "state": row.state,
-                    "route": row.route,
-                    "notes": list(row.notes),
-                }
-                for row in table
-            ],
-        }
+    def raw(self, end: str) -> dict[str, Any]:
+        """What is written to the file."""
+        raw: dict[str, Any] = json.loads(_tenure._report())
+        raw["program"] = [self.options.program, *self.options.arguments]
+        raw["resource"] = type(self.base).__name__
+        raw["end"] = end
+        raw["enabled"] = [
+            {"library": row.library, "version": row.version, "state": row.state, "route": row.route, "notes": list(row.notes)}
+            for row in now(self.table)
+        ]
+        return raw
 
+    def write(self, end: str, raw: dict[str, Any] | None = None) -> None:
+        """Writes the file: as a whole, so that whoever reads it meanwhile has the last one."""
+        file = self.file
+        if file is None:
+            return
+        text = json.dumps(raw if raw is not None else self.raw(end)) + "\n"
+        with self._writing:
+            if file.exists() and not file.is_file():
+                # A pipe or a device is written once.
+                if end != "running":
+                    file.write_text(text)
+                return
+            # A name that is a link stays one.
+            target = file.resolve()
+            part = target.with_name(f".{target.name}.{self.pid}.part")
+            try:
+                part.write_text(text)
+                if target.exists():
+                    part.chmod(stat.S_IMODE(target.stat().st_mode))
+                part.replace(target)
+            except OSError:
+                part.unlink(missing_ok=True)
+                target.write_text(text)
 
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError
+    def say(self, end: str) -> None:
+        """Says what it took; in this process, and once."""
+        if self.said or os.getpid() != self.pid:
+            return
+        self.said = True
+        self._stop.set()
+        try:
+            self.forget()
+            raw = self.raw(end)
+            _tenure._report_begin(False, False)
+            report = Report(raw)
+            lines = report.lines()
+            lines[0] = f"tenure run: {report.seconds:.1f} s on {type(self.base).__name__}: {lines[0]}"
+            off = [row for row in self.table if row.state == "failed"]
+            lines += [f"  {row.library} was not turned on: {row.notes[0]}" for row in off]
+            lines += report.left_lines("left at the end")
+            if report.live_count and not self.options.stacks:
+                lines.append("    (with --stacks: the lines that made them)")
+            print("\n".join(lines), file=sys.__stderr__, flush=True)
+        except Exception as error:
+            print(f"tenure run: what it took cannot be said: {error}", file=sys.__stderr__, flush=True)
+            return
+        try:
+            self.write(end, raw)
+        except OSError as error:
+            print(f"tenure run: {self.file} cannot be written: {error}", file=sys.__stderr__, flush=True)
 
+    # -------------------------------------------------------------------- how a program ends
 
-def text(report: dict[str, Any]) -> str:
-    """The last lines of a run."""
-    lines = [
-        f"tenure run: {report['seconds']:.1f} s on {report['resource']}: peak live {size(report['peak_live_bytes'])}, peak reserved "
-        f"{size(report['peak_reserved_bytes'])}, the driver's peak {size(report['driver_peak_bytes'])} (all processes), "
-        f"{report['allocations']} allocations of {size(report['allocated_bytes'])}"
-    ]
-    for name, one in report["libraries"].items():
-        if one["allocations"]:
-            lines.append(
-                f"  {name}: peak {size(one['peak_bytes'])}, {size(one['at_peak_bytes'])} at the peak of all, "
-                f"{one['allocations']} allocations of {size(one['allocated_bytes'])}"
-            )
-    off = [row for row in report["enabled"] if row["state"] == "failed"]
-    lines += [f"  {row['library']} was not turned on: {row['notes'][0]}" for row in off]
-    if report["left_blocks"]:
-        left = ", ".join(f"{name} {one['left_blocks']}" for name, one in report["libraries"].items() if one["left_blocks"])
-        blocks = "1 block" if report["left_blocks"] == 1 else f"{report['left_blocks']} blocks"
-        lines.append(f"  left at the end: {blocks} of {size(report['left_bytes'])} ({left})")
-    else:
-        lines.append("  left at the end: nothing")
-    return "\n".join(lines)
+    def watch_ends(self) -> None:
+        """Says it however the program ends. What libraries do at the end comes first: this is registered before they are."""
+        atexit.register(self.end_of_python)
+        leave = os._exit
+
+        def _exit(status: int) -> Any:
+            """Ends the process at once."""
+            # Nothing is let go: neither does the system's.
+            self.forget = lambda: None
+            self.say(f"os._exit({status})")
+            leave(status)
+
+        os._exit = _exit  # type: ignore[assignment]
+        for name in _SIGNALS:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, self.signalled)
+
+    def signalled(self, number: int, frame: Any) -> None:
+        """A signal that the program left to the system: it ends by it."""
+        self.forget = lambda: None
+        self.say(f"signal {signal.Signals(number).name}")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    end = "exit"
+
+    def end_of_python(self) -> None:
+        module, self.module = self.module, None
+        if module is not None and os.getpid() == self.pid:
+            # What the program kept in its globals goes with them, as it does when it runs by itself.
+            def forget() -> None:
+                vars(module).clear()
+                gc.collect()
+
+            self.forget = forget
+        self.say(self.end)
 
 
 def arguments_of(arguments: list[str]) -> argparse.Namespace:
@@ -179,30 +207,53 @@ def arguments_of(arguments: list[str]) -> argparse.Namespace:
         "--resource", default="pool", metavar="SPEC", help="pool[:INITIAL[,MAXIMUM]], arena[:SIZE], async, cuda, managed"
     )
     parser.add_argument("--libraries", metavar="NAMES", help="such as cupy,torch; without it, all that are installed")
-    parser.add_argument("-o", "--output", metavar="FILE", help="also writes what is said at the end there, as JSON")
+    parser.add_argument("--stacks", action="store_true", help="keeps the lines that allocate, which takes longer")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="writes what was counted there, for tenure view and tenure stats"
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module")
     parser.add_argument("program", help="a script, or a module after -m")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own")
     return parser.parse_args(arguments)
 
 
-def _run(options: argparse.Namespace) -> int:
-    """The program, as if it had been started by itself: its exit code."""
+def _code(options: argparse.Namespace) -> tuple[Any, types.ModuleType]:
+    """The program, and the module ``__main__`` that it is run as."""
+    module = types.ModuleType("__main__")
+    if options.module:
+        sys.path.insert(0, os.getcwd())
+        name, spec, code = runpy._get_module_details(options.program)  # type: ignore[attr-defined]
+        file: str | None = spec.origin
+        module.__spec__, module.__loader__, module.__package__ = spec, spec.loader, spec.parent
+        sys.argv[0] = file or name
+    else:
+        file = options.program
+        sys.path.insert(0, str(Path(file).resolve().parent))
+        code = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
+    module.__file__ = file
+    vars(module)["__builtins__"] = __builtins__
+    return code, module
+
+
+def _run(options: argparse.Namespace, run: Run) -> Any:
+    """The program, as if it had been started by itself: what to give to ``sys.exit``."""
     sys.argv = [options.program, *options.arguments]
     try:
-        if options.module:
-            sys.path.insert(0, os.getcwd())
-            runpy.run_module(options.program, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(options.program).resolve().parent))
-            runpy.run_path(options.program, run_name="__main__")
+        code, module = _code(options)
+        run.module = module
+        sys.modules["__main__"] = module
+        exec(code, vars(module))
     except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
-    except BaseException:
-        traceback.print_exc()
+        return end.code
+    except BaseException as error:
+        run.end = type(error).__name__
+        # The frames of this file are nobody's business.
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        if isinstance(error, KeyboardInterrupt):
+            return "SIGINT"
         return 1
     return 0
 
@@ -215,28 +266,26 @@ def main(arguments: list[str]) -> int:
             raise FileNotFoundError(f"there is no file {options.program}")
         named = [_libraries.named(name.strip()) for name in (options.libraries or "").split(",") if name.strip()]
         chosen = named or [library for library in _libraries.LIBRARIES.values() if _libraries.installed(library)]
-        account = Account(resource(options.resource), [library.name for library in chosen])
-        tenure.mr.set_current_device_resource(account.of["others"])
-        rows: list[Any] = []
-        for library in chosen:
-            rows += tenure.enable(library.name, mr=account.of[library.name])
+        if options.output:
+            try:
+                # Here and not at the end of an hour: what can be appended to can be written.
+                with open(options.output, "a"):
+                    pass
+            except OSError as error:
+                raise OSError(f"{options.output} cannot be written ({error.strerror}): name another file after -o") from error
+        base = resource(options.resource)
+        tenure.mr.set_current_device_resource(base)
+        rows = [row for library in chosen for row in tenure.enable(library.name)]
     except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
         print(f"tenure run: {error}", file=sys.stderr)
         return 2
-    account.start()
-    start = time.perf_counter()
-    code = _run(options)
-    seconds = time.perf_counter() - start
-    sys.stdout.flush()
-    # What the program kept in its globals is gone by now; cycles are not.
-    gc.collect()
-    account.stop()
-    report = account.report(seconds, Table(rows))
-    print(text(report), file=sys.stderr)
-    if options.output:
-        try:
-            Path(options.output).write_text(json.dumps(report, indent=1) + "\n")
-        except OSError as error:
-            print(f"tenure run: {options.output} cannot be written: {error}", file=sys.stderr)
-            return code or 2
-    return code
+    run = Run(options, base, Table(rows))
+    run.watch_ends()
+    run.start()
+    status = _run(options, run)
+    if status == "SIGINT" and run.end == "KeyboardInterrupt":
+        # As Python ends by itself, so that whoever waits for it sees the signal.
+        run.end_of_python()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.exit(status)

@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char, c_void};
 
 use tenure_abi::*;
 use tenure_core::error::Error;
-use tenure_core::observe::{self, By, history, snapshot};
+use tenure_core::observe::{self, By, history, meter, snapshot};
 
 use crate::guard::{self, exports};
 use crate::handles::{text, text_out, writable, write};
@@ -22,6 +22,13 @@ exports! { run:
     fn tenure_tag_pop(tag: tenure_tag) {
         if tag != 0 && !tenure_driver::process::unusable() {
             observe::pop_tag(tag)?;
+        }
+    }
+
+    fn tenure_library_set(library: u32, previous: *mut u32) {
+        let before = meter::set_library(library);
+        if !previous.is_null() {
+            write(previous, before)?;
         }
     }
 }
@@ -71,6 +78,26 @@ exports! { guard:
     fn tenure_history_record(on: u32, stacks: u32, max_entries: usize) {
         let most = if max_entries == 0 { history::DEFAULT_ENTRIES } else { max_entries };
         history::record(on != 0, stacks != 0, most)?;
+    }
+
+    fn tenure_report_begin(on: u32, stacks: u32) {
+        if on == 0 {
+            meter::end();
+        } else {
+            meter::begin(stacks != 0);
+        }
+    }
+
+    fn tenure_report(out: *mut tenure_text) {
+        writable(out)?;
+        text_out(meter::text(), out)?;
+    }
+
+    fn tenure_library_number(name: *const c_char, out: *mut u32) {
+        writable(out)?;
+        // SAFETY: a C string, by the contract.
+        let name = unsafe { text(name, "the library's name") }?;
+        write(out, meter::library(name)?)?;
     }
 
     fn tenure_error_explain() {

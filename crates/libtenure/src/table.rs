@@ -164,4 +164,8 @@ pub(crate) static TABLE: tenure_api = tenure_api {
     shared_free: tenure_shared_free,
     shared_info: tenure_shared_info,
     buffer_import: tenure_buffer_import,
+    report_begin: tenure_report_begin,
+    report: tenure_report,
+    library_number: tenure_library_number,
+    library_set: tenure_library_set,
 };

@@ -493,4 +493,17 @@ functions! {
     fn buffer_import(
         data: *const c_void, data_bytes: usize, fds: *const i32, fd_count: usize, device: i32, stream: tenure_stream, out: *mut tenure_buffer,
     ) -> tenure_status;
+    // ------------------------------------------------------------------ a report of a run
+
+    /// 1: counts for a report from now on, with what was counted before forgotten; with lines of who allocates if `stacks` is 1 and somebody can tell
+    /// them. 0: no more; what was counted stays to be read.
+    fn report_begin(on: u32, stacks: u32) -> tenure_status;
+    /// What was counted, as JSON: the peak and who held what at it, what was reserved, what the device had in use, the time spent in allocation, and
+    /// the blocks that are out. `docs/tools.md` has the fields.
+    fn report(out: *mut tenure_text) -> tenure_status;
+    /// The number of a library that allocates from tenure, the same for the same name (1 to 256 bytes; 63 names at most).
+    fn library_number(name: *const c_char, out: *mut u32) -> tenure_status;
+    /// What the calling thread allocates from now on is that library's in reports; 0 is the program itself. `previous` (may be null) receives what was
+    /// so before, to be set again at the end.
+    fn library_set(library: u32, previous: *mut u32) -> tenure_status;
 }

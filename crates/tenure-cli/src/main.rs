@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 mod bench;
 mod info;
+mod look;
 mod replay;
 mod table;
 
@@ -36,6 +37,10 @@ enum Command {
     ///
     /// Exit code 1 when a row failed.
     Bench(bench::Options),
+    /// Writes a page with pictures of what a run left behind: its report, a log, a snapshot, an out-of-memory report.
+    View(look::View),
+    /// Prints the figures of what a run left behind.
+    Stats(look::Stats),
 }
 
 /// The device layer to use.
@@ -107,12 +112,15 @@ fn main() -> ExitCode {
         Command::Replay(options) => options.device,
         Command::Info(options) => options.device,
         Command::Bench(options) => options.device,
+        Command::View(_) | Command::Stats(_) => None,
     });
     let mut out = io::stdout().lock();
     let result = match &arguments.command {
         Command::Replay(options) => replay::run(options, &mut out),
         Command::Info(options) => info::run(options, &mut out).map(|()| true),
         Command::Bench(options) => bench::run(options, &mut out),
+        Command::View(options) => look::view(options, &mut out).map(|()| true),
+        Command::Stats(options) => look::stats(options, &mut out).map(|()| true),
     };
     match result.and_then(|good| Ok(out.flush().map(|()| good)?)) {
         Ok(true) => ExitCode::SUCCESS,

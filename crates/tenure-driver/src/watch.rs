@@ -9,7 +9,7 @@
 //! relaxed load, whoever may look.
 
 // Process-wide state in a static, which loom's atomics cannot be; no model covers it.
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A tool is attached.
 pub const TOOL: u8 = 1;
@@ -30,6 +30,20 @@ pub fn anybody() -> bool {
 #[must_use]
 pub fn is_on(who: u8) -> bool {
     WATCHERS.load(Ordering::Relaxed) & who != 0
+}
+
+static GROWN: AtomicU64 = AtomicU64::new(0);
+
+/// The driver was asked for memory.
+pub(crate) fn grew() {
+    GROWN.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How often the driver was asked for memory of the device other than out of its pools: where the number has changed, what the
+/// device has in use may have grown.
+#[must_use]
+pub fn grown() -> u64 {
+    GROWN.load(Ordering::Relaxed)
 }
 
 /// This one looks on from now on.

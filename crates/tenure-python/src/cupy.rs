@@ -72,6 +72,8 @@ struct Setup {
     /// `cupy.cuda.Stream`, whose objects end their stream with themselves.
     stream_class: Py<PyAny>,
     out_of_memory: Py<PyAny>,
+    /// CuPy's number in reports.
+    library: u32,
     /// Memory is the simulated device's, of which CuPy knows no stream: the default one is meant.
     simulated: bool,
 }
@@ -215,6 +217,7 @@ impl Setup {
             // SAFETY: `simulated` is valid for writing.
             check(py, unsafe { (api().sim_active)(&mut simulated) })?;
             Ok(Self {
+                library: observe::library_number(c"cupy"),
                 simulated: simulated != 0,
                 places: places(py, &class, handle)?,
                 memory: class,
@@ -285,8 +288,10 @@ impl Setup {
         let memory = blank(py, &self.memory)?;
         let (mut ptr, mut device) = (0, -1);
         if size > 0 {
-            let owned =
-                buffer::create(py, size, carried, resource).map_err(|raised| self.translated(py, size, raised))?;
+            let library = observe::Library::enter(self.library);
+            let created = buffer::create(py, size, carried, resource);
+            drop(library);
+            let owned = created.map_err(|raised| self.translated(py, size, raised))?;
             let view = buffer::view_of(py, owned.handle())?;
             (ptr, device) = (view.ptr as usize, view.device);
             // SAFETY: the object is of the class, and nobody else has it yet. It owns the buffer from here on.

@@ -218,6 +218,76 @@ fn _memory_snapshot(py: Python<'_>) -> PyResult<String> {
     Ok(told)
 }
 
+// ------------------------------------------------------------------------------------------------------------ reports
+
+/// What is allocated while this lives is a library's.
+pub(crate) struct Library(u32);
+
+impl Library {
+    #[inline]
+    pub(crate) fn enter(number: u32) -> Self {
+        let mut previous = 0;
+        // SAFETY: `previous` is valid for writing; a number that nobody has is the program's.
+        unsafe { (api().library_set)(number, &mut previous) };
+        Self(previous)
+    }
+}
+
+impl Drop for Library {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: a null pointer is allowed.
+        unsafe { (api().library_set)(self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// The number of a library by its name; 0, the program's own, where it cannot be had.
+pub(crate) fn library_number(name: &std::ffi::CStr) -> u32 {
+    let mut number = 0;
+    // SAFETY: a C string; `number` is valid for writing.
+    unsafe { (api().library_number)(name.as_ptr(), &mut number) };
+    number
+}
+
+/// Makes a buffer in the name of a library.
+#[pyfunction]
+fn _library_buffer<'py>(
+    py: Python<'py>,
+    library: &str,
+    size: &Bound<'py, PyAny>,
+    stream: &Bound<'py, PyAny>,
+    mr: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let name = CString::new(library).map_err(|_| PyValueError::new_err("a name of a library has no zero byte"))?;
+    let keywords = PyDict::new(py);
+    keywords.set_item("size", size)?;
+    keywords.set_item("stream", stream)?;
+    keywords.set_item("mr", mr)?;
+    let class = py.get_type::<crate::buffer::DeviceBuffer>();
+    let _library = Library::enter(library_number(&name));
+    class.call((), Some(&keywords))
+}
+
+#[pyfunction]
+fn _report_begin(py: Python<'_>, on: bool, stacks: bool) -> PyResult<()> {
+    // SAFETY: takes integers.
+    call(py, || unsafe { (api().report_begin)(u32::from(on), u32::from(stacks)) })
+}
+
+#[pyfunction]
+fn _report(py: Python<'_>) -> PyResult<String> {
+    let mut out = tenure_text { data: std::ptr::null(), size: 0 };
+    let to = &raw mut out;
+    // SAFETY: `out` is valid for writing.
+    call(py, || unsafe { (api().report)(to) })?;
+    // SAFETY: the library filled it; so many bytes of UTF-8.
+    let told = unsafe { std::slice::from_raw_parts(out.data.cast::<u8>(), out.size) };
+    let told = String::from_utf8_lossy(told).into_owned();
+    // SAFETY: given back once.
+    unsafe { (api().text_free)(to) };
+    Ok(told)
+}
+
 type Row = (String, u64, u64, u64, u64, u64, u64, u64);
 
 unsafe extern "C" fn visit(context: *mut c_void, account: *const tenure_account) -> i32 {
@@ -251,5 +321,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_record_history, module)?)?;
     module.add_function(wrap_pyfunction!(_memory_snapshot, module)?)?;
     module.add_function(wrap_pyfunction!(_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(_library_buffer, module)?)?;
+    module.add_function(wrap_pyfunction!(_report_begin, module)?)?;
+    module.add_function(wrap_pyfunction!(_report, module)?)?;
     Ok(())
 }

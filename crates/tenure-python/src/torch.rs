@@ -29,7 +29,7 @@ use std::ffi::{CString, c_int, c_void};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -237,10 +237,20 @@ fn create(bytes: usize, device: c_int, carried: tenure_stream) -> Result<tenure_
     }
 }
 
+/// PyTorch's number in reports.
+fn torch_number() -> u32 {
+    static NUMBER: OnceLock<u32> = OnceLock::new();
+    *NUMBER.get_or_init(|| crate::observe::library_number(c"torch"))
+}
+
 /// Makes a block and books it: its address, or the status of the failure.
 fn make(size: isize, device: c_int, stream: *mut c_void, counted: bool) -> Result<*mut c_void, tenure_status> {
     let Some(bytes) = usize::try_from(size).ok().filter(|bytes| *bytes > 0) else { return Ok(null_mut()) };
-    let buffer = create(bytes, device, carried(stream, device)).inspect_err(|status| {
+    let carried = carried(stream, device);
+    let library = crate::observe::Library::enter(torch_number());
+    let created = create(bytes, device, carried);
+    drop(library);
+    let buffer = created.inspect_err(|status| {
         if counted && *status == TENURE_ERROR_OUT_OF_MEMORY {
             table(device).get_or_insert_default().failures += 1;
         }

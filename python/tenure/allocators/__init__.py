@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Protocol
 
+from .._report import begin_in_a_notebook
 from . import _libraries
 from ._libraries import LIBRARIES, Library
 
@@ -233,6 +234,7 @@ def enable(*libraries: str | ModuleType, mr: Any = None, route: str = "auto") ->
     absent = [library for library in chosen if not _libraries.installed(library)]
     if libraries and absent:
         raise _libraries.missing(absent[0])
+    begin_in_a_notebook()
     wish = _Wish(mr, route, bool(libraries))
     rows = []
     with _lock:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import mr as _mr
-from .._tenure import DEFAULT_STREAM, DeviceBuffer, Stream
+from .._tenure import DEFAULT_STREAM, DeviceBuffer, Stream, _library_buffer
 from ._libraries import need
 
 _class: type[Any] | None = None
@@ -47,7 +47,7 @@ def _memory_resource_class() -> type[Any]:
             if mr is None and handle <= 2:
                 # A default stream is of the current device, which may be another one than this resource's.
                 mr = _mr.get_per_device_resource(self._device)
-            ours = DeviceBuffer(size=size, stream=order, mr=mr)
+            ours = _library_buffer("cuda.core", size, order, mr)
             ptr = ours.ptr
             if not ptr:
                 return core.Buffer.from_handle(0, 0, owner=ours)

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import _errors
 from .. import mr as _mr
-from .._tenure import DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, DeviceBuffer
+from .._tenure import DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, _library_buffer
 from ._libraries import need
 
 __all__ = ["RMMNumbaManager", "TenureNumbaManager", "manager"]  # noqa: F822 (two are made by __getattr__)
@@ -87,7 +87,7 @@ def _make_base(kind: _Kind) -> type[Any]:
 
         def memalloc(self, size: int) -> Any:
             try:
-                buffer = DeviceBuffer(size=size, stream=stream, mr=self.resource)
+                buffer = _library_buffer(kind.library, size, stream, self.resource)
             except _errors.OutOfMemoryError as error:
                 raise OutOfMemory(out_of_memory, str(error)) from error
             # The list alone holds the buffer: to clear it is to free the memory, into the resource that made it.

@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from .. import mr as _mr
-from .._tenure import DEFAULT_STREAM, DeviceBuffer, Stream
+from .._tenure import DEFAULT_STREAM, DeviceBuffer, Stream, _library_buffer
 from ._libraries import need
 
 
@@ -40,7 +40,7 @@ class WarpAllocator:
             # It keeps Warp's stream alive as long as a block names it, and until another one comes.
             order = Stream(stream)
             self._last = (stream, order)
-        buffer = DeviceBuffer(size=size_in_bytes, stream=order, mr=self.mr)
+        buffer = _library_buffer("warp", size_in_bytes, order, self.mr)
         ptr = buffer.ptr
         with self._lock:
             self._live[ptr] = buffer

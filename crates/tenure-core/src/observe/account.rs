@@ -229,6 +229,8 @@ pub(super) struct Mine {
     /// The resource used last.
     resource: Option<(u64, &'static Account)>,
     pub(super) scopes: Scopes,
+    /// The library that allocates; 0: the program itself.
+    pub(super) library: u32,
 }
 
 impl Drop for Mine {

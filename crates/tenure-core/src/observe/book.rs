@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 
 use super::account::Who;
 use super::is_on;
+use super::meter::Mark;
 use super::stack::Stack;
 use crate::sync::{Arc, Lazy, Mutex};
 
@@ -29,12 +30,17 @@ pub(super) struct Entry {
     pub(super) time: u64,
     pub(super) who: Who,
     pub(super) stack: Option<Arc<Stack>>,
+    /// Where the meter counts it.
+    pub(super) mark: Option<Mark>,
 }
 
 impl Entry {
     /// The block is not live any more.
     pub(super) fn count_out(&self) {
         self.who.count_out(self.bytes);
+        if let Some(mark) = self.mark {
+            super::meter::count_out(mark, self.bytes);
+        }
     }
 }
 

@@ -27,6 +27,7 @@
 pub mod account;
 mod book;
 pub mod history;
+pub mod meter;
 pub mod notes;
 mod oom_report;
 pub mod snapshot;
@@ -55,6 +56,8 @@ const ASKED: u8 = 2;
 const HISTORY: u8 = 4;
 /// Their stacks, too.
 const STACKS: u8 = 8;
+/// The meter runs.
+const METER: u8 = 16;
 
 static WANTS: AtomicU8 = AtomicU8::new(0);
 /// Held while that changes, with what follows from it.
@@ -92,7 +95,7 @@ fn want(what: u8, wanted: bool) {
     } else {
         WANTS.fetch_and(!what, Ordering::AcqRel) & !what
     };
-    let keep = now & (TAGS | ASKED | HISTORY) != 0;
+    let keep = now & (TAGS | ASKED | HISTORY | METER) != 0;
     if keep && !is_on() {
         // What a thread booked late, when the book was closed before.
         book::clear();
@@ -136,7 +139,8 @@ pub(crate) fn allocate(
     stream: Option<StreamRef<'_>>,
     make: impl FnOnce() -> Result<u64>,
 ) -> Result<u64> {
-    booked(named, request, stream, make()).map_err(|error| failed(named, request.bytes, stream, error))
+    let made = meter::timed(meter::Call::Allocate, make);
+    booked(named, request, stream, made).map_err(|error| failed(named, request.bytes, stream, error))
 }
 
 /// [`allocate`] for a call that neither waits nor calls anybody: what it fails with is explained when somebody asks.
@@ -150,7 +154,8 @@ pub(crate) fn try_allocate(
     stream: Option<StreamRef<'_>>,
     make: impl FnOnce() -> Result<u64>,
 ) -> Result<u64> {
-    booked(named, request, stream, make()).map_err(|error| match error {
+    let made = meter::timed(meter::Call::Allocate, make);
+    booked(named, request, stream, made).map_err(|error| match error {
         Error::OutOfMemory(mut oom) => {
             (oom.asked, oom.stream) = (named.id(), stream_value(stream));
             Error::OutOfMemory(oom)
@@ -170,7 +175,7 @@ pub(crate) fn allocate_many(
     out: &mut [u64],
     make: impl FnOnce(&mut [u64]) -> Result<()>,
 ) -> Result<()> {
-    if let Err(error) = make(out) {
+    if let Err(error) = meter::timed(meter::Call::Allocate, || make(out)) {
         let total = usize::try_from(batch.total()).unwrap_or(usize::MAX);
         return Err(failed(named, total, Some(stream), error));
     }
@@ -208,7 +213,7 @@ fn deallocate_booked(
     // Before the free: the next allocation of the address comes later, also on another thread's clock.
     let time = if wants(HISTORY) { history::now() } else { 0 };
     let entry = book::take(ptr, owner);
-    let freed = free();
+    let freed = meter::timed(meter::Call::Free, free);
     match (&freed, entry) {
         (Ok(()), entry) => gone(owner, ptr, bytes, stream, time, entry),
         (Err(error), Some(entry)) if !is_gone(error) => book::put_back(ptr, entry),
@@ -237,7 +242,7 @@ pub(crate) fn deallocate_many(
     }
     let time = if wants(HISTORY) { history::now() } else { 0 };
     let entries: Vec<Option<Entry>> = ptrs.iter().map(|ptr| book::take(*ptr, named.id())).collect();
-    let freed = free();
+    let freed = meter::measured(meter::Call::Free, |_| true, free);
     for ((ptr, entry), bytes) in ptrs.iter().zip(entries).zip(batch.sizes()) {
         if *ptr == 0 {
             continue;
@@ -289,7 +294,8 @@ fn allocated(named: &Named, ptr: u64, bytes: usize, stream: Option<StreamRef<'_>
             detail: None,
         });
     }
-    book::enter(ptr, Entry { bytes, stream, time, who, stack });
+    let mark = meter::count_in(named, bytes, who.tag);
+    book::enter(ptr, Entry { bytes, stream, time, who, stack, mark });
 }
 
 fn gone(owner: u64, ptr: u64, bytes: usize, stream: Option<StreamRef<'_>>, time: u64, entry: Option<Entry>) {

@@ -91,6 +91,11 @@ pub(super) enum Ask {
     Stores,
 }
 
+/// All resources, without a look at blocks.
+pub(super) fn layers() -> Vec<Layer> {
+    look(0, Ask::Stores).layers
+}
+
 /// Looks at everything. At most `most` blocks are looked at.
 pub(super) fn look(most: usize, ask: Ask) -> Picture {
     let mut layers = Vec::new();

@@ -63,6 +63,7 @@ impl Driver {
         let mut address = 0;
         // SAFETY: the driver writes one address.
         unsafe { call!(self, cuMemAlloc(&mut address, bytes)) }?;
+        crate::watch::grew();
         Ok(address)
     }
 

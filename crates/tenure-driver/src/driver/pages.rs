@@ -38,6 +38,7 @@ impl Driver {
         let mut handle = 0;
         // SAFETY: the driver writes one handle and reads the structure.
         unsafe { call!(self, cuMemCreate(&mut handle, bytes, prop, 0)) }?;
+        crate::watch::grew();
         Ok(handle)
     }
 
