@@ -216,9 +216,11 @@ template <class... Properties>
  */
 [[nodiscard]] inline auto execution_env(cuda_stream_view stream, mr::resource resource)
 {
-  return ::cuda::std::execution::env{
-    ::cuda::std::execution::prop{::cuda::get_stream, ::cuda::stream_ref(stream.value())},
-    ::cuda::std::execution::prop{::cuda::mr::get_memory_resource_t{}, std::move(resource)}};
+  // The arguments are written out: nvcc does not pass on what it deduced for one template within another.
+  using order   = ::cuda::std::execution::prop<::cuda::get_stream_t, ::cuda::stream_ref>;
+  using scratch = ::cuda::std::execution::prop<::cuda::mr::get_memory_resource_t, mr::resource>;
+  return ::cuda::std::execution::env<order, scratch>{order{::cuda::get_stream_t{}, ::cuda::stream_ref(stream.value())},
+                                                     scratch{::cuda::mr::get_memory_resource_t{}, std::move(resource)}};
 }
 /** The same with the current resource of the stream's device. */
 [[nodiscard]] inline auto execution_env(cuda_stream_view stream)
