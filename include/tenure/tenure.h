@@ -1428,6 +1428,10 @@ typedef struct tenure_api {
                                  int32_t device,
                                  struct tenure_stream stream,
                                  tenure_buffer *out);
+  tenure_status (*report_begin)(uint32_t on, uint32_t stacks);
+  tenure_status (*report)(struct tenure_text *out);
+  tenure_status (*library_number)(const char *name, uint32_t *out);
+  tenure_status (*library_set)(uint32_t library, uint32_t *previous);
 } tenure_api;
 
 #ifdef __cplusplus
@@ -2526,6 +2530,34 @@ tenure_status tenure_buffer_import(const void *data,
                                    int32_t device,
                                    struct tenure_stream stream,
                                    tenure_buffer *out);
+
+/* ---- a report of a run ----------------------------------------------------------------------- */
+
+/**
+ * 1: counts for a report from now on, with what was counted before forgotten; with lines of who
+ * allocates if `stacks` is 1 and somebody can tell them. 0: no more; what was counted stays to be
+ * read.
+ */
+tenure_status tenure_report_begin(uint32_t on, uint32_t stacks);
+
+/**
+ * What was counted, as JSON: the peak and who held what at it, what was reserved, what the device
+ * had in use, the time spent in allocation, and the blocks that are out. `docs/tools.md` has the
+ * fields.
+ */
+tenure_status tenure_report(struct tenure_text *out);
+
+/**
+ * The number of a library that allocates from tenure, the same for the same name (1 to 256 bytes;
+ * 63 names at most).
+ */
+tenure_status tenure_library_number(const char *name, uint32_t *out);
+
+/**
+ * What the calling thread allocates from now on is that library's in reports; 0 is the program
+ * itself. `previous` (may be null) receives what was so before, to be set again at the end.
+ */
+tenure_status tenure_library_set(uint32_t library, uint32_t *previous);
 
 /* ---- finding the library at run time --------------------------------------------------------- */
 
