@@ -71,10 +71,13 @@ def test_the_memory_of_a_graph_is_its_own(route):
             ((source + 1) * 2).cos() + 3
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=side):
             result = ((source + 1) * 2).cos() + 3     # temporaries that are freed inside the capture
         torch.cuda.synchronize()
-        kept = [torch.full((100_000,), float(number), device="cuda") for number in range(16)]
+        # On the capture's stream, where memory that is free by its order is given out at once.
+        with torch.cuda.stream(side):
+            kept = [torch.full((100_000,), float(number), device="cuda") for number in range(16)]
+        torch.cuda.synchronize()
         graph.replay()
         torch.cuda.synchronize()
         for number, tensor in enumerate(kept):

@@ -369,6 +369,12 @@ pub(crate) fn ask(obj: &Bound<'_, PyAny>, stream: tenure_stream) -> PyResult<Opt
     let py = obj.py();
     let Some(capsule) = obj.get_type().getattr_opt(ATTRIBUTE)? else { return Ok(None) };
     let Ok(capsule) = capsule.cast::<PyCapsule>() else { return Ok(None) };
+    // PyTorch's table gives a tensor whose gradient is wanted, behind the back of autograd; its `__dlpack__` refuses it.
+    if let Some(wanted) = obj.getattr_opt("requires_grad")?
+        && wanted.is_truthy()?
+    {
+        return Ok(None);
+    }
     // SAFETY: a capsule; the name is static.
     let mut table = unsafe {
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) == 0 {

@@ -29,7 +29,7 @@ LIBRARIES = {
     library.name: library
     for library in (
         Library("cupy", "cupy", "CuPy", ("cupy-cuda13x", "cupy-cuda12x", "cupy"), ("14.2",)),
-        Library("torch", "torch", "PyTorch", ("torch",), ("2.15",)),
+        Library("torch", "torch", "PyTorch", ("torch",), ("2.11", "2.15")),
         Library("numba", "numba.cuda", "Numba-CUDA", ("numba-cuda",), ("0.30",)),
         Library("numba-cuda-mlir", "numba_cuda_mlir", "numba-cuda-mlir", ("numba-cuda-mlir",), ("0.6",)),
         Library("warp", "warp", "Warp", ("warp-lang",), ("1.19",)),

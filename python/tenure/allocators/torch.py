@@ -295,7 +295,8 @@ def _refuse_fractions(torch: Any) -> None:
 
 
 def _unsupported(error: RuntimeError) -> bool:
-    return _mine() and "CUDAPluggableAllocator does not" in str(error)
+    # "CUDAPluggableAllocator does not yet support", or "pluggable does not yet support": the words change with the version.
+    return _mine() and "luggable" in str(error) and "does not yet support" in str(error)
 
 
 def _answered(theirs: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
@@ -418,11 +419,12 @@ class _Plug:
             begin = torch._C._cuda_beginAllocateCurrentThreadToPool
             lacks.append("other threads, those of backward too: this PyTorch routes the memory of one thread only")
         self.begin = begin = getattr(begin, "_tenure", begin)
-        _step_back(torch)
         if device not in self.pools:
             pool = torch.cuda.MemPool(_segment_allocator())
             begin(device, pool.id)
             self.pools[device] = pool
+            if _first_wins(torch, device, pool, begin):
+                _step_back(torch)
             if not self.leaves:
                 # PyTorch's pools must be left while PyTorch is whole.
                 atexit.register(self.leave)
@@ -458,12 +460,34 @@ def _end(torch: Any) -> Any:
     return getattr(torch._C, "_cuda_endAllocateToPool", None) or torch._C._cuda_endAllocateCurrentStreamToPool
 
 
-def _step_back(torch: Any) -> None:
-    """Lets others' pools go before ours. Once.
+def _first_wins(torch: Any, device: int, pool: Any, begin: Callable[..., Any]) -> bool:
+    """Whether of two pools that are on PyTorch takes memory from the one that was turned on first.
 
-    PyTorch keeps a list of the pools that are on, and the first whose condition holds gives the memory. Ours holds for all, so
-    that of a graph's capture would never be asked: the graph's memory would be given to others after the capture, and its next
-    replay would write into theirs. So whenever another one is put into the list, ours moves to the end.
+    That depends on its version (2.11 takes the last one) and is said nowhere, so that it is tried with a pool of PyTorch's own.
+    """
+    other = torch.cuda.MemPool()
+    begin(device, other.id)
+    try:
+        probe = torch.empty(512, dtype=torch.uint8, device=f"cuda:{device}")
+        address = probe.data_ptr()
+        of = [
+            tuple(segment.get("segment_pool_id", ()))
+            for segment in torch.cuda.memory_snapshot()
+            if segment["address"] <= address < segment["address"] + segment["total_size"]
+        ]
+        del probe
+    finally:
+        _end(torch)(device, other.id)
+        torch._C._cuda_releasePool(device, other.id)
+    return of != [tuple(other.id)]
+
+
+def _step_back(torch: Any) -> None:
+    """Lets others' pools go before ours, where the first one of PyTorch's list whose condition holds gives the memory. Once.
+
+    Ours holds for all, so that the pool of a graph's capture would never be asked: the graph's memory would be given to others
+    after the capture, and its next replay would write into theirs. So whenever another one is put into the list, ours moves to
+    the end.
     """
     names = ("_cuda_beginAllocateToPool", "_cuda_beginAllocateCurrentThreadToPool", "_cuda_beginAllocateCurrentStreamToPool")
     for place in (torch._C, torch.cuda.memory):
