@@ -52,7 +52,9 @@ def pytest_sessionfinish(session, exitstatus):
     gc.collect()
     counts = _counter.allocation_counts
     # Theirs that leave a block on purpose: a free without a stream is refused, and they look no further.
-    left = [block for block in _counter.upstream_mr.get_outstanding_allocations() if not any(name in block[2] for name in LEAVE)]
+    left = [
+        block for block in _counter.upstream_mr.get_outstanding_allocations() if not any(name in block[2] for name in LEAVE)
+    ]
     wrong = tenure.mr.misuse_count()
     print(
         f"\ntenure: {counts.total_count} allocations of {counts.total_bytes} bytes through the bridge, "
