@@ -348,6 +348,8 @@ class _Plug:
         # PyTorch's function that puts one at the end of its list.
         self.begin: Any = None
         self.leaves = False
+        # A pool of PyTorch's own, by which its order of pools was found out.
+        self.probe: Any = None
         self.lacks: tuple[str, ...] = ()
 
     def turn_on(self, mr: Any, route: str) -> tuple[str, Any, tuple[str, ...]]:
@@ -423,8 +425,10 @@ class _Plug:
             pool = torch.cuda.MemPool(_segment_allocator())
             begin(device, pool.id)
             self.pools[device] = pool
-            if _first_wins(torch, device, pool, begin):
-                _step_back(torch)
+            if self.probe is None:
+                self.probe = torch.cuda.MemPool()
+                if _first_wins(torch, device, self.probe, begin):
+                    _step_back(torch)
             if not self.leaves:
                 # PyTorch's pools must be left while PyTorch is whole.
                 atexit.register(self.leave)
@@ -437,6 +441,8 @@ class _Plug:
             _end(torch)(device, pool.id)
             torch._C._cuda_releasePool(device, pool.id)
         self.pools.clear()
+        # PyTorch ends the process where a pool of its own is dropped while another one is on.
+        self.probe = None
 
     def move_back(self) -> None:
         """Puts the pools that are on behind all others."""
@@ -460,12 +466,12 @@ def _end(torch: Any) -> Any:
     return getattr(torch._C, "_cuda_endAllocateToPool", None) or torch._C._cuda_endAllocateCurrentStreamToPool
 
 
-def _first_wins(torch: Any, device: int, pool: Any, begin: Callable[..., Any]) -> bool:
+def _first_wins(torch: Any, device: int, other: Any, begin: Callable[..., Any]) -> bool:
     """Whether of two pools that are on PyTorch takes memory from the one that was turned on first.
 
-    That depends on its version (2.11 takes the last one) and is said nowhere, so that it is tried with a pool of PyTorch's own.
+    That depends on its version (2.11 takes the last one) and is said nowhere, so that it is tried with ``other``, a pool of
+    PyTorch's own, while ours is on.
     """
-    other = torch.cuda.MemPool()
     begin(device, other.id)
     try:
         probe = torch.empty(512, dtype=torch.uint8, device=f"cuda:{device}")
