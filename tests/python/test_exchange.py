@@ -161,8 +161,9 @@ def test_a_tensor_is_taken_over_also_when_it_is_refused(table):
         with pytest.raises(BufferError):
             ToObject(table.to_object)(ctypes.addressof(struct), ctypes.py_object())
         assert len(deleted) == before + 1
+    struct = ManagedVersioned(major=1, deleter=address)
     with pytest.raises(TypeError, match="for its result"):
-        ToObject(table.to_object)(ctypes.addressof(ManagedVersioned(major=1, deleter=address)), None)
+        ToObject(table.to_object)(ctypes.addressof(struct), None)
     assert len(deleted) == 3
     with pytest.raises(TypeError, match="for its tensor"):
         ToObject(table.to_object)(None, ctypes.py_object())

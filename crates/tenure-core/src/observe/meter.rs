@@ -321,7 +321,7 @@ fn reserved() -> u64 {
         above.insert(resource.id(), upstream);
         let is_store = upstream == 0 || !body.held_ranges().is_empty();
         if is_store && resource.downcast::<CallbackResource>().is_none() {
-            stores.insert(resource.id(), (body.info().reserved_bytes, 0));
+            stores.insert(resource.id(), (body.reserved_bytes(), 0));
         }
     });
     let all: Vec<(u64, u64)> = stores.iter().map(|(id, (bytes, _))| (*id, *bytes)).collect();
