@@ -11,7 +11,7 @@
 //! a capsule's deleter on a thread that has never seen Python, after the interpreter's end.
 //!
 //! # Rules
-//! * While memory is exported (buffer protocol, DLPack) what would move or free it is a `BufferError`.
+//! * While memory is exported (buffer protocol, DLPack, Arrow) what would move or free it is a `BufferError`.
 //! * While one thread changes a buffer, another one's change or export is a `BufferError`, not a race.
 //! * The methods that copy between host and device return when the copy is done.
 //! * `stream=None` is the home stream, except in constructors, where it is `DEFAULT_STREAM`.
@@ -49,7 +49,7 @@ use crate::table::api;
 pub(crate) struct DeviceBuffer {
     /// The engine's buffer; 0 until `__init__` is through. Ours to give back unless it is shared.
     buffer: AtomicU64,
-    /// From the first export through DLPack on: the same buffer, freed by the last who has it.
+    /// From the first export through DLPack or Arrow on: the same buffer, freed by the last who has it.
     shared: OnceLock<Arc<Owned>>,
     /// What the garbage collector is shown, for a buffer of a callback resource. Dropped after the buffer.
     held: OnceLock<Held>,
