@@ -161,6 +161,12 @@ def test_a_tensor_is_taken_over_also_when_it_is_refused(table):
         with pytest.raises(BufferError):
             ToObject(table.to_object)(ctypes.addressof(struct), ctypes.py_object())
         assert len(deleted) == before + 1
+    struct = ManagedVersioned(major=1, deleter=address)
+    with pytest.raises(TypeError, match="for its result"):
+        ToObject(table.to_object)(ctypes.addressof(struct), None)
+    assert len(deleted) == 3
+    with pytest.raises(TypeError, match="for its tensor"):
+        ToObject(table.to_object)(None, ctypes.py_object())
 
 
 def test_the_work_stream_is_the_default_one(table):
@@ -649,6 +655,20 @@ def test_an_event_of_the_producers_is_waited_for(pool):
     if tenure.sim.active():
         assert stream.query()
     del buffer
+
+
+@pytest.mark.skipif(not tenure.sim.active(), reason="says when work ends")
+@pytest.mark.parametrize("number", [1, -1])
+def test_an_event_of_host_memory_is_of_some_device(number):
+    host = np.arange(4, dtype=np.int32)
+    producer = ArrowProducer(host.ctypes.data, device=(3, number))
+    event = ctypes.c_void_p(0x1234)
+    producer.array.sync_event = ctypes.addressof(event)
+    stream = Stream(device=1)
+    tenure.sim.busy(stream, 50)
+    buffer = tenure.from_arrow(producer)
+    assert stream.query()
+    assert buffer.device is None and buffer.tobytes() == host.tobytes()
 
 
 def test_a_capsule_is_taken_once(pool):

@@ -117,15 +117,14 @@ exports! { guard:
         // SAFETY: by the contract of the C ABI.
         let data = unsafe { bytes(data, data_bytes) }?;
         let (_, wanted) = Shared::read(data)?;
-        // SAFETY: by the contract of the C ABI.
-        let fds = if wanted == fd_count { unsafe { copies(fds, fd_count) }? } else { Vec::new() };
-        if fds.len() != wanted {
+        if fd_count != wanted || (wanted > 0 && fds.is_null()) {
             return Err(Error::invalid(format!(
                 "the handle comes with {wanted} file descriptors and {fd_count} were given: pass the bytes and all of the \
                  descriptors that belong to them, in their order"
             )));
         }
-        let shared = Shared::from_bytes(data, fds)?;
+        // SAFETY: by the contract of the C ABI.
+        let shared = Shared::from_bytes(data, unsafe { copies(fds, fd_count) }?)?;
         let home = stream(given)?;
         write(out, buffer_out(sharing::import(&shared, (device != -1).then_some(device), home)?)?)?;
     }

@@ -10,6 +10,7 @@ use crate::buffer::*;
 use crate::device::*;
 use crate::library::tenure_error_get;
 use crate::resource::*;
+use crate::sharing::*;
 use crate::slab::{FEW, Slab};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -346,4 +347,27 @@ fn a_buffer_whose_block_was_freed_behind_it_says_so_and_ends() {
         assert_eq!(last().misuse_kind, 6, "a double free: {}", message());
         assert_eq!(tenure_buffer_destroy(robbed), TENURE_ERROR_BAD_HANDLE);
     }
+}
+
+/// Memory that goes by bytes alone comes with no descriptor: one that is given belongs to something else.
+#[test]
+fn a_handle_is_opened_with_its_own_descriptors_alone() {
+    let _guard = alone();
+    let buffer = buffer(4096);
+    let mut shared = tenure_shared { data: null_mut(), data_bytes: 0, fds: null_mut(), fd_count: 0 };
+    // SAFETY: an out-pointer.
+    ok(unsafe { tenure_buffer_share(buffer, TENURE_HANDLE_LEGACY, &mut shared) });
+    assert_eq!((shared.fd_count, shared.fds.is_null()), (0, true));
+    let mut out = 0;
+    let mut import = |fds: &[i32]| {
+        // SAFETY: arrays of these lengths, and an out-pointer.
+        unsafe { tenure_buffer_import(shared.data, shared.data_bytes, fds.as_ptr(), fds.len(), -1, DEFAULT, &mut out) }
+    };
+    assert_eq!(import(&[0]), TENURE_ERROR_INVALID_ARGUMENT);
+    assert!(message().contains("comes with 0 file descriptors and 1 were given"), "{}", message());
+    assert_eq!(import(&[]), TENURE_ERROR_UNSUPPORTED, "of this very process: {}", message());
+    // SAFETY: made above.
+    ok(unsafe { tenure_shared_free(&mut shared) });
+    // SAFETY: made above.
+    ok(unsafe { tenure_buffer_destroy(buffer) });
 }

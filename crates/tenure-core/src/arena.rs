@@ -237,6 +237,10 @@ impl MemoryResource for Arena {
         self.pool.info()
     }
 
+    fn reserved_bytes(&self) -> u64 {
+        self.pool.reserved_bytes()
+    }
+
     fn trim(&self, keep_bytes: usize) -> Result<usize> {
         self.pool.trim(keep_bytes)
     }

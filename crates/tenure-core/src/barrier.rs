@@ -43,7 +43,9 @@ pub(crate) fn light(one_sided: bool) {
 #[cold]
 pub(crate) fn heavy(one_sided: bool) {
     fence(SeqCst);
-    if one_sided && !membarrier(PRIVATE_EXPEDITED) {
+    // A process that was brought back from an image of it may have lost the registration.
+    let again = || membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED);
+    if one_sided && !membarrier(PRIVATE_EXPEDITED) && !again() {
         // Somebody has forbidden the call since the process was registered for it. What the others have stored leaves their
         // processors in less than a microsecond, and whoever is not running has passed a fence. (Nothing is logged here: locks
         // are held.)

@@ -18,33 +18,26 @@
 //! * The default streams that a buffer names are those of one device, whichever is current: the device of its memory, and for
 //!   memory of the host the one that its maker took for the default stream.
 
+mod detached;
+mod foreign;
 mod many;
 mod order;
 mod shared;
+mod size;
 
+pub use self::detached::Detached;
+pub use self::foreign::{Foreign, ForeignFree};
 pub use self::order::Original;
 use self::order::{check_device, check_home, default_of, default_of_current, done, order_before};
 
 use crate::current;
 use crate::device;
-use crate::error::{Error, Payload, Result};
+use crate::error::{Error, Result};
 use crate::observe;
 use crate::ops;
 use crate::resource::{DEFAULT_ALIGNMENT, Light, Named, Properties, Request};
 use crate::stream::{StreamHold, StreamRef};
 use crate::tools;
-
-/// Frees memory that no resource of tenure's made.
-pub type ForeignFree = Box<dyn FnOnce(u64, usize, StreamRef<'_>) + Send>;
-
-/// What to do for memory that no resource of tenure's made.
-#[derive(Default)]
-pub struct Foreign {
-    /// Called with pointer, size and home stream when the buffer goes.
-    pub free: Option<ForeignFree>,
-    /// Dropped after that.
-    pub owner: Option<Payload>,
-}
 
 enum Source {
     Resource(Light),
@@ -65,22 +58,6 @@ pub struct Buffer {
     source: Source,
     home: StreamHold,
     used: Vec<StreamHold>,
-}
-
-/// An allocation that was taken out of its buffer. Its resource still counts it.
-pub struct Detached {
-    /// Where it starts; 0 when there are no bytes.
-    pub ptr: u64,
-    /// Bytes in use.
-    pub bytes: usize,
-    /// Bytes allocated.
-    pub capacity: usize,
-    /// Alignment in bytes.
-    pub align: usize,
-    /// The resource that must free it.
-    pub resource: crate::resource::Resource,
-    /// The stream in whose order it must be freed.
-    pub home: StreamHold,
 }
 
 /// The resource of a call: the one that was given, or the current one of the stream's device, read here and nowhere below.
@@ -220,127 +197,6 @@ impl Buffer {
             default: default_of(device, &home),
             properties,
             source: Source::Resource(resource),
-            home,
-            used: Vec::new(),
-        })
-    }
-
-    /// Makes a buffer of a block that `resource` made and that nobody else will free.
-    ///
-    /// # Errors
-    /// [`Error::Misuse`] when `resource` did not make a block of this address and size; [`Error::Invalid`] for address 0
-    /// with bytes.
-    pub fn adopt(ptr: u64, bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
-        use crate::error::{Misuse, MisuseKind};
-        device::alive()?;
-        let align = or_default(align);
-        let request = Request::checked(bytes, align, resource.id())?;
-        if ptr == 0 && bytes == 0 {
-            return Self::create(0, align, home, resource);
-        }
-        if ptr == 0 || bytes == 0 {
-            return Err(Error::invalid(
-                "a null pointer and a size of 0 go together: give the pointer and the size that allocate was called with",
-            ));
-        }
-        let wrong = |kind, owner, owner_bytes| {
-            Err(Error::Misuse(Misuse {
-                kind,
-                ptr,
-                bytes: bytes as u64,
-                asked: request.owner,
-                owner,
-                owner_bytes: owner_bytes as u64,
-            }))
-        };
-        let block = match resource.body().find(ptr) {
-            Some(block) => block,
-            None => {
-                return match crate::resource::registry::owner_of(ptr) {
-                    Some((owner, block)) => wrong(MisuseKind::WrongResource, owner.id(), block.bytes),
-                    None => wrong(MisuseKind::UnknownPointer, 0, 0),
-                };
-            }
-        };
-        if block.owner != request.owner {
-            return wrong(MisuseKind::WrongResource, block.owner, block.bytes);
-        }
-        if block.ptr != ptr {
-            return wrong(MisuseKind::InteriorPointer, block.owner, block.bytes);
-        }
-        // What is adopted now must be freed then: the very size, or one that the pool below cannot tell from it.
-        let same = |bytes: usize| match bytes == block.bytes {
-            false if is_rounding(&resource) => crate::pool::place::rounded_bytes(bytes as u64) == block.bytes as u64,
-            same => same,
-        };
-        if !same(bytes) {
-            return wrong(MisuseKind::WrongSize, block.owner, block.bytes);
-        }
-        if !ptr.is_multiple_of(align as u64) {
-            return wrong(MisuseKind::WrongAlignment, block.owner, block.bytes);
-        }
-        check_home(&resource, &home)?;
-        check_device(&resource, &home)?;
-        let properties = resource.body().properties();
-        // The allocation's own light becomes the buffer's; the one that came with the call goes.
-        let counted = Light::from_raw(*resource);
-        drop(resource);
-        Ok(Self {
-            ptr,
-            bytes,
-            capacity: bytes,
-            align,
-            device: block.device,
-            default: default_of(block.device, &home),
-            properties,
-            source: Source::Resource(counted),
-            home,
-            used: Vec::new(),
-        })
-    }
-
-    /// Whether [`adopt_foreign`](Self::adopt_foreign) would take this memory: for faces that must not take an owner over in
-    /// vain.
-    ///
-    /// # Errors
-    /// Those of `adopt_foreign`.
-    pub fn check_foreign(ptr: u64, bytes: usize, is_owned: bool) -> Result<()> {
-        if !is_owned {
-            return Err(Error::invalid(
-                "foreign memory needs an owner to keep alive or a function that frees it: give one of the two",
-            ));
-        }
-        if (ptr == 0) != (bytes == 0) {
-            return Err(Error::invalid("a null pointer and a size of 0 go together"));
-        }
-        if bytes > crate::resource::MAX_BYTES {
-            return Err(Error::invalid(format!("{bytes} bytes cannot be the size of anything")));
-        }
-        Ok(())
-    }
-
-    /// Makes a buffer of memory that no resource of tenure's made.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when neither a free function nor an owner is given, or pointer and size do not go together.
-    pub fn adopt_foreign(
-        ptr: u64,
-        bytes: usize,
-        device: i32,
-        home: StreamHold,
-        properties: Properties,
-        foreign: Foreign,
-    ) -> Result<Self> {
-        Self::check_foreign(ptr, bytes, foreign.free.is_some() || foreign.owner.is_some())?;
-        Ok(Self {
-            ptr,
-            bytes,
-            capacity: bytes,
-            align: 1,
-            device,
-            default: default_of(device, &home),
-            properties,
-            source: Source::Foreign(Some(Box::new(foreign))),
             home,
             used: Vec::new(),
         })
@@ -564,28 +420,6 @@ impl Buffer {
         Ok(())
     }
 
-    fn close_foreign(&mut self, carried: bool) -> Result<()> {
-        let Source::Foreign(Some(foreign)) = &self.source else {
-            self.empty();
-            return Ok(());
-        };
-        if !self.used.is_empty() && !tenure_driver::process::unusable() {
-            let flags = self.settle(self.home_ref(carried), true)?;
-            if flags & Request::UNPROVEN != 0 {
-                done(ops::wait_device(self.default), ())?;
-            } else if foreign.free.is_none() {
-                // The owner alone is told of no stream: what is ordered before the home must be over.
-                done(ops::synchronize(self.home_ref(carried), self.default), ())?;
-            }
-        }
-        let Source::Foreign(foreign) = &mut self.source else { return Ok(()) };
-        let foreign = foreign.take();
-        let (ptr, bytes) = (self.ptr, self.bytes);
-        self.empty();
-        release_foreign(foreign, ptr, bytes, &self.home);
-        Ok(())
-    }
-
     /// [`close`](Self::close) on the home stream that neither waits nor calls the driver or user code.
     ///
     /// # Errors
@@ -622,138 +456,6 @@ impl Buffer {
         self.bytes = 0;
         self.capacity = 0;
         self.used.clear();
-    }
-
-    /// Takes the allocation out; its resource still counts it, and [`adopt`](Self::adopt) is the inverse. The buffer is empty
-    /// afterwards.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for a buffer that was adopted with an owner; driver failures while used streams are ordered
-    /// before the home. Nothing changed then.
-    pub fn detach(&mut self) -> Result<Detached> {
-        let light = self.own()?;
-        if self.ptr != 0 {
-            let flags = self.settle(self.home_ref(false), true)?;
-            if flags & Request::UNPROVEN != 0 {
-                done(ops::wait_device(self.default), ())?;
-            }
-        }
-        let detached = Detached {
-            ptr: self.ptr,
-            bytes: self.bytes,
-            capacity: self.capacity,
-            align: self.align,
-            resource: light.anchor(),
-            home: self.home.clone(),
-        };
-        if self.ptr != 0 {
-            // The buffer keeps a light of its own; the one it had stays with the allocation.
-            light.take_light();
-        }
-        self.empty();
-        Ok(detached)
-    }
-
-    /// Makes the buffer `bytes` bytes long on `stream`, which becomes the home. Within the capacity nothing moves.
-    ///
-    /// # Errors
-    /// Those of an allocation; the buffer is as it was then.
-    pub fn resize(&mut self, bytes: usize, stream: StreamHold) -> Result<()> {
-        if bytes <= self.capacity {
-            self.set_stream(stream)?;
-            self.bytes = bytes;
-            return Ok(());
-        }
-        self.move_to(bytes, bytes, stream)
-    }
-
-    /// Makes sure of a capacity of `bytes` bytes.
-    ///
-    /// # Errors
-    /// As [`resize`](Self::resize).
-    pub fn reserve(&mut self, bytes: usize, stream: StreamHold) -> Result<()> {
-        if bytes <= self.capacity {
-            return self.set_stream(stream);
-        }
-        self.move_to(bytes, self.bytes, stream)
-    }
-
-    /// Reduces the capacity to the size.
-    ///
-    /// # Errors
-    /// As [`resize`](Self::resize).
-    pub fn shrink_to_fit(&mut self, stream: StreamHold) -> Result<()> {
-        if self.bytes == self.capacity {
-            return self.set_stream(stream);
-        }
-        self.move_to(self.bytes, self.bytes, stream)
-    }
-
-    /// A new block of `capacity` bytes with the old contents, made on `stream`; then the old one is freed in its order.
-    fn move_to(&mut self, capacity: usize, bytes: usize, stream: StreamHold) -> Result<()> {
-        device::alive()?;
-        let light = self.own()?;
-        self.check_new_home(&stream)?;
-        let request = Request::checked(capacity, self.align, light.id())?;
-        let carried = stream.as_carried();
-        let keep = self.bytes.min(bytes);
-        if keep != 0 {
-            // Before anything is taken: what may fail here leaves nothing to undo.
-            order_before(&self.home, carried, self.default)?;
-            self.refuse_reading_into_graph(light, carried)?;
-        }
-        let ptr = if capacity == 0 { 0 } else { self.make_beside(light, &request, carried)? };
-        // SAFETY: both blocks are live and at least this long; the old one is freed in the order of this very stream.
-        if let Err(error) = unsafe { ops::copy_async(ptr, self.ptr, keep, carried, self.default) } {
-            give_up(light, ptr, &request, carried);
-            return Err(error);
-        }
-        let device =
-            if ptr != 0 && light.body().device().is_none() { device_of(light, ptr, &stream) } else { self.device };
-        let before = (self.home.clone(), self.used.clone());
-        self.change_home(stream.clone().located());
-        // The stream was named by the caller of this very call, so that it is alive.
-        let freed = self.free_block(true, true, |n, request, s| free_counted(n, self.ptr, request, s));
-        if let Err(error) = freed {
-            // The old block stays, and with it everything as it was; the copy that reads it is on this stream.
-            (self.home, self.used) = before;
-            give_up(self.own()?, ptr, &request, stream.as_carried());
-            drop(self.remember(stream));
-            return Err(error);
-        }
-        if device >= 0 {
-            self.default = device;
-        } else if let Some(home) = self.home.device() {
-            self.default = home;
-        }
-        self.ptr = ptr;
-        self.capacity = capacity;
-        self.bytes = bytes;
-        self.device = device;
-        self.used.clear();
-        Ok(())
-    }
-
-    /// A move frees the old block. Where the copy that reads it becomes part of a graph, the graph would read what is
-    /// somebody else's by the time it runs, unless the block is the graph's own.
-    fn refuse_reading_into_graph(&self, light: &Light, stream: StreamRef<'_>) -> Result<()> {
-        match device::capture_of(stream, self.default)? {
-            Some(capture) if light.body().capture_of(self.ptr) != Some(capture) => Err(Error::Unsupported(
-                "the stream is capturing, and the buffer's memory was made outside of this capture: the graph would copy \
-                 from memory that the move frees; resize before the capture, or copy into a new buffer"
-                    .into(),
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// Allocates; on a default stream on the device of this buffer, whichever is current.
-    fn make_beside(&self, light: &Light, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
-        let follows = light.body().device().is_none() && stream.object.is_none() && stream.raw.is_special();
-        let _current =
-            if follows && self.default >= 0 { Some(device::driver()?.device(self.default)?.enter()?) } else { None };
-        let _range = tools::range(tools::Name::Allocate, request.bytes as u64);
-        observe::allocate(light, request, Some(stream), || light.body().allocate(request, stream))
     }
 
     /// Orders work on `stream` after everything that was ordered with this buffer's home.
@@ -812,15 +514,6 @@ impl Drop for Buffer {
     }
 }
 
-/// True where the blocks of the resource are a pool's, whose sizes are rounded.
-fn is_rounding(resource: &Named) -> bool {
-    if resource.downcast::<crate::pool::Pool>().is_some() {
-        return true;
-    }
-    // An adaptor shows its upstream's blocks; a pool shows its own.
-    resource.body().upstream().is_some_and(|upstream| is_rounding(upstream))
-}
-
 /// Frees a block as the public entry does.
 fn free_counted(resource: &Named, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
     let free = || resource.body().deallocate(ptr, request, stream);
@@ -837,18 +530,6 @@ fn give_up(resource: &Named, ptr: u64, request: &Request, stream: StreamRef<'_>)
     if let Err(error) = free_counted(resource, ptr, request, stream) {
         crate::misuse::report(&error);
         resource.take_light();
-    }
-}
-
-fn release_foreign(foreign: Option<Box<Foreign>>, ptr: u64, bytes: usize, home: &StreamHold) {
-    let Some(mut foreign) = foreign.map(|boxed| *boxed) else { return };
-    if tenure_driver::process::unusable() {
-        // The owner's language may be gone; nothing of it is entered.
-        std::mem::forget(foreign);
-        return;
-    }
-    if let Some(free) = foreign.free.take() {
-        free(ptr, bytes, home.as_stored());
     }
 }
 

@@ -38,8 +38,9 @@
 //!   freed or leaves as a buffer.
 //!
 //! # What it cannot do
-//! cudarc panics where there is no CUDA driver, where a driver lacks a call, and where it gets no event for a slice. [`stream`] and all that allocates here look
-//! first whether tenure is on CUDA's devices, and return an [`Error`] where it is not; cudarc's own functions are cudarc's.
+//! cudarc panics where there is no CUDA driver, where a driver lacks a call, and where it gets no event for a slice.
+//! [`stream`] and all that allocates here look first whether tenure is on CUDA's devices, and return an [`Error`] where it is
+//! not; cudarc's own functions are cudarc's.
 //! Contexts other than a device's primary one are refused: tenure's memory lives there.
 //!
 //! # Cost

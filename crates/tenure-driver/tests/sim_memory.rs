@@ -543,3 +543,39 @@ fn chunks_that_lie_side_by_side_go_back_one_by_one() {
     ok!(t, cuMemPoolDestroy(p));
     ok!(t, cuStreamDestroy(s));
 }
+
+/// What the 64 bytes of an opened pool's block say is believed only as far as the memory goes that is behind the descriptor:
+/// what lies beyond would end the process when it is touched.
+#[test]
+fn a_block_of_an_opened_pool_lies_in_its_memory() {
+    let (t, _lock) = setup();
+    let mut props: CUmemPoolProps = zeroed();
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location = location(0);
+    props.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let (mut p, mut opened) = (null_mut(), null_mut());
+    ok!(t, cuMemPoolCreate(&mut p, &props));
+    let s = stream(&t, 1);
+    let block = from(&t, p, MIB, s);
+    let mut fd: c_int = -1;
+    ok!(t, cuMemPoolExportToShareableHandle((&raw mut fd).cast(), p, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    let number = std::ptr::without_provenance_mut(fd as usize);
+    ok!(t, cuMemPoolImportFromShareableHandle(&mut opened, number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    let mut data: CUmemPoolPtrExportData = zeroed();
+    ok!(t, cuMemPoolExportPointer(&mut data, block));
+    let mut at = 0;
+    // The device, the offset and the length, each as something that is not there.
+    for (word, value) in [(16, 1_u64), (24, 1 << 45), (32, 1 << 45)] {
+        let mut wrong = data;
+        wrong.reserved[word..word + 8].copy_from_slice(&value.to_le_bytes());
+        let said = cu!(t, cuMemPoolImportPointer(&mut at, opened, &mut wrong));
+        assert_eq!((said, at), (CUDA_ERROR_INVALID_VALUE, 0), "word at {word}");
+    }
+    ok!(t, cuMemPoolImportPointer(&mut at, opened, &mut data));
+    ok!(t, cuMemFree(at));
+    ok!(t, cuMemFree(block));
+    ok!(t, cuMemPoolDestroy(opened));
+    ok!(t, cuMemPoolDestroy(p));
+    // SAFETY: this test's own.
+    unsafe { libc::close(fd) };
+}

@@ -427,9 +427,27 @@ fn device_of(py: Python<'_>, array: &DeviceArray, stream: tenure_stream) -> PyRe
         }
     };
     if !array.sync_event.is_null() {
-        // The event was recorded on some stream of the device: what waits for all of them waits for it.
-        // SAFETY: no pointer.
-        call(py, || unsafe { (api().device_synchronize)(device.max(0)) })?;
+        wait_event(py, array)?;
     }
     Ok(device)
+}
+
+/// The event was recorded on some stream of the device that the array names: what waits for all of them waits for it. Memory of
+/// the host may name none, and then it is some device's.
+fn wait_event(py: Python<'_>, array: &DeviceArray) -> PyResult<()> {
+    let named = i32::try_from(array.device_id).ok().filter(|id| *id >= 0 && array.device_type != CPU);
+    let devices = match named {
+        Some(id) => id..id.saturating_add(1),
+        None => {
+            let mut count = 0;
+            // SAFETY: `count` is valid for writing.
+            call(py, || unsafe { (api().device_count)(&mut count) })?;
+            0..count
+        }
+    };
+    for device in devices {
+        // SAFETY: no pointer.
+        call(py, || unsafe { (api().device_synchronize)(device) })?;
+    }
+    Ok(())
 }

@@ -11,67 +11,37 @@
 //! a capsule's deleter on a thread that has never seen Python, after the interpreter's end.
 //!
 //! # Rules
-//! * While memory is exported (buffer protocol, DLPack) what would move or free it is a `BufferError`.
+//! * While memory is exported (buffer protocol, DLPack, Arrow) what would move or free it is a `BufferError`.
 //! * While one thread changes a buffer, another one's change or export is a `BufferError`, not a race.
 //! * The methods that copy between host and device return when the copy is done.
 //! * `stream=None` is the home stream, except in constructors, where it is `DEFAULT_STREAM`.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+mod owned;
+mod turn;
 
-use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 use pyo3::{PyTraverseError, PyTypeInfo, PyVisit, ffi};
 use tenure_abi::*;
 
+pub(crate) use self::owned::{Owned, create, resource_or_current, view_of};
 use crate::adaptors;
 use crate::arrow;
 use crate::buffer_copy;
 use crate::buffer_export;
-use crate::current;
 use crate::dlpack;
 use crate::dlpack_api;
-use crate::errors::{call, check, try_call};
+use crate::errors::{call, check};
 use crate::foreign;
-use crate::gil;
 use crate::keeper::Held;
-use crate::observe;
-use crate::resource::{self, DeviceMemoryResource};
-use crate::scopes;
+use crate::resource::DeviceMemoryResource;
 use crate::size;
 use crate::stream::{self, Stream};
 use crate::table::api;
-
-/// A buffer of the engine's, freed by whoever drops it last.
-pub(crate) struct Owned(AtomicU64);
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        let buffer = *self.0.get_mut();
-        scopes::sync_if_attached();
-        // SAFETY: this handle is ours and is given back once.
-        gil::give_back(|| unsafe { (api().buffer_try_destroy)(buffer) }, || unsafe { (api().buffer_destroy)(buffer) });
-    }
-}
-
-impl Owned {
-    pub(crate) fn new(buffer: tenure_buffer) -> Self {
-        Self(AtomicU64::new(buffer))
-    }
-
-    #[inline]
-    pub(crate) fn handle(&self) -> tenure_buffer {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// Gives the buffer away and takes `other` instead.
-    fn exchange(&self, other: Self) -> tenure_buffer {
-        let buffer = self.0.swap(other.handle(), Ordering::AcqRel);
-        std::mem::forget(other);
-        buffer
-    }
-}
 
 /// Memory that a resource made, with what is needed to free it.
 #[pyclass(subclass, frozen, weakref, module = "tenure")]
@@ -79,7 +49,7 @@ impl Owned {
 pub(crate) struct DeviceBuffer {
     /// The engine's buffer; 0 until `__init__` is through. Ours to give back unless it is shared.
     buffer: AtomicU64,
-    /// From the first export through DLPack on: the same buffer, freed by the last who has it.
+    /// From the first export through DLPack or Arrow on: the same buffer, freed by the last who has it.
     shared: OnceLock<Arc<Owned>>,
     /// What the garbage collector is shown, for a buffer of a callback resource. Dropped after the buffer.
     held: OnceLock<Held>,
@@ -94,30 +64,6 @@ pub(crate) struct DeviceBuffer {
     pub(crate) readonly: AtomicBool,
     /// The size as DLPack's C exchange API shows it, by address.
     pub(crate) extent: AtomicI64,
-}
-
-/// The right to change a buffer, given back when dropped.
-pub(crate) struct Change<'a> {
-    exports: &'a AtomicIsize,
-    _turn: Turn<'a>,
-}
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        self.exports.store(0, Ordering::Release);
-    }
-}
-
-/// The engine works on a buffer for one call at a time; this is a call's turn.
-pub(crate) struct Turn<'a> {
-    holder: &'a AtomicUsize,
-    _lock: MutexGuard<'a, ()>,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.holder.store(0, Ordering::Release);
-    }
 }
 
 impl Drop for DeviceBuffer {
@@ -216,83 +162,6 @@ impl DeviceBuffer {
         view_of(py, self.handle()?)
     }
 
-    /// Waits for this call's turn, without the interpreter lock.
-    ///
-    /// # Errors
-    /// A call further up on this thread has it (a callback uses the buffer that it allocates for).
-    pub(crate) fn turn(&self, py: Python<'_>) -> PyResult<Turn<'_>> {
-        let me = gil::this_thread();
-        if self.holder.load(Ordering::Acquire) == me {
-            return Err(PyBufferError::new_err("the buffer is in use by the call that called this function"));
-        }
-        let lock = match self.turn.try_lock() {
-            Ok(lock) => lock,
-            Err(_) if self.forks.load(Ordering::Acquire) != gil::forks() => {
-                return Err(PyRuntimeError::new_err(
-                    "a thread was using the buffer when this process was forked, and it does not exist in the child: use the buffer in the parent",
-                ));
-            }
-            Err(_) => gil::detach(py, || self.turn.lock().unwrap_or_else(PoisonError::into_inner)),
-        };
-        self.forks.store(gil::forks(), Ordering::Release);
-        self.holder.store(me, Ordering::Release);
-        Ok(Turn { holder: &self.holder, _lock: lock })
-    }
-
-    /// Begins what may move or free the memory, or replace it.
-    pub(crate) fn change(&self, py: Python<'_>, what: &str) -> PyResult<Change<'_>> {
-        scopes::sync(py);
-        self.handle()?;
-        let turn = self.turn(py)?;
-        if let Err(exports) = self.exports.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Acquire) {
-            return Err(PyBufferError::new_err(if exports < 0 {
-                format!("the buffer cannot be {what} now: another thread is changing it")
-            } else {
-                format!("the buffer cannot be {what} while {exports} memoryview(s) show it; release them first")
-            }));
-        }
-        let change = Change { exports: &self.exports, _turn: turn };
-        // Only under the lock of the interpreter can the count rise, and nobody exports during a change.
-        if self.shared.get().is_some_and(|shared| Arc::strong_count(shared) > 1) {
-            return Err(PyBufferError::new_err(format!(
-                "the buffer cannot be {what} while it is exported through DLPack; drop the arrays that share it first"
-            )));
-        }
-        Ok(change)
-    }
-
-    /// Whether somebody else has the memory, through the buffer protocol or DLPack.
-    fn is_exported(&self) -> bool {
-        self.exports.load(Ordering::Acquire) != 0 || self.shared.get().is_some_and(|owned| Arc::strong_count(owned) > 1)
-    }
-
-    /// Begins an export through the buffer protocol.
-    pub(crate) fn begin_export(&self) -> PyResult<()> {
-        let begun = self.exports.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n >= 0).then_some(n + 1));
-        begun.map(|_| ()).map_err(|_| Self::being_changed())
-    }
-
-    pub(crate) fn end_export(&self) {
-        self.exports.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// # Errors
-    /// Another thread is changing the buffer.
-    pub(crate) fn not_changing(&self) -> PyResult<()> {
-        if self.exports.load(Ordering::Acquire) < 0 { Err(Self::being_changed()) } else { Ok(()) }
-    }
-
-    fn being_changed() -> PyErr {
-        PyBufferError::new_err("the buffer cannot be exported now: another thread is changing it")
-    }
-
-    pub(crate) fn writable(&self) -> PyResult<()> {
-        if self.readonly.load(Ordering::Acquire) {
-            return Err(PyBufferError::new_err("the memory is read-only for its owner; make a copy and write to that"));
-        }
-        Ok(())
-    }
-
     /// The stream of an argument, `None` being the home stream, borrowed while `argument` and the buffer live.
     pub(crate) fn stream_or_home(
         &self,
@@ -312,71 +181,6 @@ impl DeviceBuffer {
             }
         }
     }
-
-    /// Runs a call of the table that takes buffer, size and stream, as a change.
-    fn resized(
-        &self,
-        py: Python<'_>,
-        what: &str,
-        bytes: usize,
-        stream: Option<&Bound<'_, PyAny>>,
-        call_it: unsafe extern "C" fn(tenure_buffer, usize, tenure_stream) -> tenure_status,
-    ) -> PyResult<()> {
-        self.writable()?;
-        observe::sync(py)?;
-        let _change = self.change(py, what)?;
-        if let Some(held) = self.held.get() {
-            held.used();
-        }
-        let (_held, carried) = self.stream_or_home(py, stream)?;
-        let buffer = self.handle()?;
-        // SAFETY: the handles are held by this object and by `_held`.
-        call(py, || unsafe { call_it(buffer, bytes, carried) })
-    }
-}
-
-/// What a buffer of the engine's is now.
-#[inline]
-pub(crate) fn view_of(py: Python<'_>, buffer: tenure_buffer) -> PyResult<tenure_buffer_view> {
-    // SAFETY: all fields are integers and pointers, for which zeros are values.
-    let mut view: tenure_buffer_view = unsafe { std::mem::zeroed() };
-    view.size = size_of::<tenure_buffer_view>();
-    // SAFETY: `view` is valid and its size is set.
-    check(py, unsafe { (api().buffer_view)(buffer, &mut view) })?;
-    Ok(view)
-}
-
-/// The resource of an optional argument: without one, the current one, which the engine reads once.
-#[inline]
-pub(crate) fn resource_or_current(py: Python<'_>, mr: Option<&Bound<'_, PyAny>>) -> PyResult<tenure_resource> {
-    observe::follow(py)?;
-    match mr {
-        Some(mr) => resource::argument(mr),
-        None => {
-            current::sync(py)?;
-            Ok(TENURE_RESOURCE_CURRENT)
-        }
-    }
-}
-
-/// Makes a buffer of the engine's.
-#[inline]
-pub(crate) fn create(
-    py: Python<'_>,
-    bytes: usize,
-    stream: tenure_stream,
-    resource: tenure_resource,
-) -> PyResult<Owned> {
-    let mut out: tenure_buffer = 0;
-    let to = &raw mut out;
-    try_call(
-        py,
-        // SAFETY: `out` is valid for writing; the handles are held by the caller's arguments.
-        || unsafe { (api().buffer_try_create)(bytes, 0, stream, resource, to) },
-        // SAFETY: as above.
-        || unsafe { (api().buffer_create)(bytes, 0, stream, resource, to) },
-    )?;
-    Ok(Owned::new(out))
 }
 
 #[pymethods]

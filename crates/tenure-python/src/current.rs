@@ -24,8 +24,8 @@
 //! so that what the library was told meanwhile is known by then. Native code looks at nobody's table.
 //!
 //! # Cost
-//! One relaxed load until the first `using` of the process, and one until something follows; afterwards a call of the context variable's `get`, and the
-//! engine's scopes are rebuilt when the chain is another one than the thread's last.
+//! One relaxed load until the first `using` of the process, and one until something follows; afterwards a call of the context
+//! variable's `get`, and the engine's scopes are rebuilt when the chain is another one than the thread's last.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -291,8 +291,9 @@ unsafe extern "C" fn forget(context: *mut c_void) {
 /// For the plug of a library that has a table of its own: `look(device)` and `told(device, mr)`. One at a time.
 #[pyfunction]
 fn _follow_current(py: Python<'_>, look: Py<PyAny>, told: Py<PyAny>) -> PyResult<()> {
+    let second = || PyRuntimeError::new_err("somebody follows the table of current resources already");
     if follower().is_some() {
-        return Err(PyRuntimeError::new_err("somebody follows the table of current resources already"));
+        return Err(second());
     }
     let context = Box::into_raw(Box::new(told)).cast::<c_void>();
     let owner = tenure_owner { context, release: Some(forget) };
@@ -304,9 +305,18 @@ fn _follow_current(py: Python<'_>, look: Py<PyAny>, told: Py<PyAny>) -> PyResult
         unsafe { forget(context) };
         return Err(error);
     }
-    *follower() = Some(Follower { look, listener });
-    FOLLOWED.store(true, Ordering::Release);
-    Ok(())
+    {
+        let mut slot = follower();
+        if slot.is_none() {
+            *slot = Some(Follower { look, listener });
+            FOLLOWED.store(true, Ordering::Release);
+            return Ok(());
+        }
+    }
+    // Another thread was faster while the interpreter lock was free.
+    // SAFETY: a token of ours, given back once.
+    call(py, || unsafe { (api().listener_remove)(listener) })?;
+    Err(second())
 }
 
 /// Ends `_follow_current`; without one, nothing.

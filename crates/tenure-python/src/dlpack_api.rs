@@ -22,7 +22,6 @@
 //! `view_of_object` makes nothing: its shape lies in the buffer's Python object.
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -170,11 +169,15 @@ unsafe extern "C" fn view_of_object(object: *mut c_void, out: *mut Tensor) -> c_
 /// A tensor as a `DeviceBuffer`, which takes it over.
 unsafe extern "C" fn to_object(managed: *mut ManagedVersioned, out: *mut *mut c_void) -> c_int {
     answered(|py| {
-        if managed.is_null() || out.is_null() {
-            return Err(no_room());
+        if managed.is_null() {
+            return Err(PyTypeError::new_err("a DLPack exchange function was given a null pointer for its tensor"));
         }
         // SAFETY: the protocol gives us the tensor, whatever becomes of this call.
         let taken = unsafe { Taken::versioned(managed.cast())? };
+        if out.is_null() {
+            taken.release(py);
+            return Err(no_room());
+        }
         let buffer = dlpack::buffer_of(py, taken, stream::DEFAULT)?;
         // SAFETY: not null, and valid as the protocol says.
         unsafe { *out = buffer.into_any().into_ptr().cast() };
@@ -403,7 +406,7 @@ pub(crate) fn ask(obj: &Bound<'_, PyAny>, stream: tenure_stream) -> PyResult<Opt
         return Err(PyBufferError::new_err("the producer's DLPack exchange function gave no tensor and no error"));
     }
     // SAFETY: the tensor is ours from here on.
-    let taken = ManuallyDrop::new(unsafe { Taken::versioned(managed.cast())? });
+    let taken = unsafe { Taken::versioned(managed.cast())? };
     let device = taken.tensor.device;
     if device.kind == CUDA {
         let mut theirs = std::ptr::null_mut();
@@ -419,5 +422,5 @@ pub(crate) fn ask(obj: &Bound<'_, PyAny>, stream: tenure_stream) -> PyResult<Opt
             return Err(e);
         }
     }
-    Ok(Some(ManuallyDrop::into_inner(taken)))
+    Ok(Some(taken))
 }

@@ -255,7 +255,8 @@ impl PoolBuilder {
     /// Makes the pool.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a handle type that the device does not have; [`Error::Invalid`] for sizes that contradict each other, out of memory for the initial size.
+    /// [`Error::Unsupported`] for a handle type that the device does not have; [`Error::Invalid`] for sizes that contradict each
+    /// other, out of memory for the initial size.
     pub fn build(self) -> Result<Pool> {
         let upstream = match self.upstream {
             Some(upstream) => upstream,

@@ -512,6 +512,11 @@ impl MemoryResource for Binning {
         info
     }
 
+    fn reserved_bytes(&self) -> u64 {
+        let direct = u64::try_from(self.direct.counters().bytes.value).unwrap_or(0);
+        self.stores().iter().map(|store| store.body().reserved_bytes()).sum::<u64>() + direct
+    }
+
     /// Trims the bins, the largest first, until all of them together keep no more than `keep_bytes`; what they give back
     /// goes to their upstreams.
     fn trim(&self, keep_bytes: usize) -> Result<usize> {

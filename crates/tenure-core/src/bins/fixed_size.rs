@@ -311,6 +311,10 @@ impl MemoryResource for FixedSize {
         Info { largest_free_bytes: if fits { self.options.block_size } else { 0 }, ..info }
     }
 
+    fn reserved_bytes(&self) -> u64 {
+        self.pool.reserved_bytes()
+    }
+
     fn trim(&self, keep_bytes: usize) -> Result<usize> {
         let went = self.pool.trim(keep_bytes);
         // Addresses that went back may never come again.

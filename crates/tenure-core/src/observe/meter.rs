@@ -209,8 +209,6 @@ impl Meter {
     fn look_at_most(&mut self, time: u64) {
         if self.live > self.peak {
             (self.peak, self.peak_time, self.is_at_peak) = (self.live, time, true);
-        } else if self.live < self.peak && self.is_at_peak {
-            self.leave_peak();
         }
         if self.live > self.now.live {
             (self.now.live, self.now.time, self.is_at_most) = (self.live, time, true);
@@ -267,6 +265,10 @@ pub(super) fn count_in(named: &Named, bytes: usize, tag: &'static Account) -> Op
     let (mark, sample) = {
         let mut state = STATE.lock();
         let meter = &mut *state;
+        if meter.ended != 0 {
+            // It is ending: what is told of the end has been said.
+            return None;
+        }
         let before = meter.buckets.len();
         meter.turn(time);
         let at = meter.holder(library, tag);
@@ -319,7 +321,7 @@ fn reserved() -> u64 {
         above.insert(resource.id(), upstream);
         let is_store = upstream == 0 || !body.held_ranges().is_empty();
         if is_store && resource.downcast::<CallbackResource>().is_none() {
-            stores.insert(resource.id(), (body.info().reserved_bytes, 0));
+            stores.insert(resource.id(), (body.reserved_bytes(), 0));
         }
     });
     let all: Vec<(u64, u64)> = stores.iter().map(|(id, (bytes, _))| (*id, *bytes)).collect();

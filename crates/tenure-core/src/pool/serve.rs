@@ -410,6 +410,11 @@ impl MemoryResource for Pool {
         self.report()
     }
 
+    fn reserved_bytes(&self) -> u64 {
+        let mapped = self.lock().place.mapped_bytes();
+        self.pages.reserved().max(mapped) + self.graph_bytes().1
+    }
+
     fn trim(&self, keep_bytes: usize) -> Result<usize> {
         self.trim_to(keep_bytes as u64).map(|bytes| bytes as usize)
     }

@@ -267,6 +267,11 @@ pub trait MemoryResource: Send + Sync + 'static {
     /// The figures now. May drain caches, so that the largest free block can be had.
     fn info(&self) -> Info;
 
+    /// [`Info::reserved_bytes`] alone, for who looks often: nothing is drained for it.
+    fn reserved_bytes(&self) -> u64 {
+        self.info().reserved_bytes
+    }
+
     /// Gives back to the device or the upstream what is cached, down to `keep_bytes`; says how many bytes went.
     ///
     /// # Errors

@@ -73,33 +73,32 @@ impl Imported {
     }
 
     fn check(&self, ptr: u64, request: &Request) -> Result<()> {
-        if self.book.lock().lent.contains_key(&(ptr, request.bytes)) {
-            return Ok(());
-        }
+        if self.book.lock().lent.contains_key(&(ptr, request.bytes)) { Ok(()) } else { Err(self.misuse(ptr, request)) }
+    }
+
+    fn misuse(&self, ptr: u64, request: &Request) -> Error {
         let block = self.find(ptr);
         let kind = match &block {
             None => MisuseKind::UnknownPointer,
             Some(block) if block.ptr != ptr => MisuseKind::InteriorPointer,
             Some(_) => MisuseKind::WrongSize,
         };
-        Err(Error::Misuse(Misuse {
+        Error::Misuse(Misuse {
             kind,
             ptr,
             bytes: request.bytes as u64,
             asked: request.owner,
             owner: block.map_or(0, |block| block.owner),
             owner_bytes: block.map_or(0, |block| block.bytes as u64),
-        }))
+        })
     }
 
     fn take_back(&self, ptr: u64, request: &Request) -> Result<()> {
-        self.check(ptr, request)?;
         let mut book = self.book.lock();
         let key = (ptr, request.bytes);
-        // Another thread may have given the last one back meanwhile.
         let Some(lent) = book.lent.get_mut(&key) else {
             drop(book);
-            return self.check(ptr, request);
+            return Err(self.misuse(ptr, request));
         };
         lent.count -= 1;
         if lent.count == 0 {

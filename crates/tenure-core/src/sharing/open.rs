@@ -23,11 +23,12 @@ use crate::resource::{Resource, registry};
 use crate::stream::StreamHold;
 use crate::sync::{Arc, Mutex, OnceCell, Weak};
 
-/// What is the same memory: who made it, by which kind of handle, which pieces, and the place in an opened pool.
-type Key = ([u8; 16], u32, Vec<u64>, Option<[u8; 64]>);
+/// What is the same memory: who made it, by which kind of handle, which pieces, and the place in an opened pool; and for which
+/// device it is mapped, which of a fabric handle is the importer's choice.
+type Key = ([u8; 16], u32, Vec<u64>, Option<[u8; 64]>, i32);
 
-/// A pool of an exporter: its process and its number there.
-type PoolKey = ([u8; 16], u64);
+/// A pool of an exporter: its process and its number there; and the device that it was opened for.
+type PoolKey = ([u8; 16], u64, i32);
 
 static OPEN: OnceCell<Mutex<FxHashMap<Key, u64>>> = OnceCell::new();
 /// Opened pools, each once.
@@ -145,7 +146,7 @@ impl Mapping {
 impl OpenPool {
     fn get(shared: &Shared, device: &'static Device) -> Result<Arc<Self>> {
         let Some(piece) = shared.pieces.first() else { return Err(too_large()) };
-        let key = (shared.token, piece.serial);
+        let key = (shared.token, piece.serial, device.ordinal());
         let table = POOLS.get_or_init(Mutex::default);
         if let Some(open) = table.lock().get(&key).and_then(Weak::upgrade) {
             return Ok(open);
@@ -264,7 +265,7 @@ pub fn import(shared: &Shared, device: Option<i32>, home: StreamHold) -> Result<
     }
     let bytes = usize::try_from(shared.bytes).map_err(|_| too_large())?;
     let serials = shared.pieces.iter().map(|piece| piece.serial).collect();
-    let key: Key = (shared.token, shared.kind.0, serials, shared.pointer);
+    let key: Key = (shared.token, shared.kind.0, serials, shared.pointer, device.ordinal());
     let resource = resource_for(key, shared, device)?;
     Buffer::of_imported(bytes, home, resource.light(), |request| {
         let imported = resource.downcast::<Imported>();

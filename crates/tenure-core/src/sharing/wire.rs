@@ -41,6 +41,9 @@ pub(super) fn token() -> [u8; 16] {
         let word = |salt: u32| {
             let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
             hasher.write_u32(std::process::id() ^ salt);
+            // Processes that were forked from one have its seed, and may have the number of one that has ended.
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            hasher.write_u128(now.map_or(0, |now| now.as_nanos()));
             hasher.finish()
         };
         let mut token = [0; 16];
@@ -199,7 +202,10 @@ impl Shared {
             }
             let room = pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.bytes))?;
             let end = offset.checked_add(bytes)?;
-            let fits = bytes > 0 && pieces.iter().all(|p| p.bytes > 0) && (has_pointer || end <= room);
+            // An allocation that is opened as a whole is one piece, and pools have no legacy handles.
+            let is_whole = has_pointer || kind == Kinds::LEGACY;
+            let matches = !(is_whole && count > 1 || has_pointer && kind == Kinds::LEGACY);
+            let fits = matches && bytes > 0 && pieces.iter().all(|p| p.bytes > 0) && end <= room;
             (rest.0.is_empty() && fits).then_some(Self { uuid, token, pid, kind, bytes, offset, pieces, pointer })
         })();
         let shared = shared.ok_or_else(|| broken("what they say does not fit together"))?;

@@ -149,8 +149,7 @@ impl Pages {
     }
 
     fn read_label(self) -> Option<(Pages, Label)> {
-        let size = self.status()?.st_size;
-        let at = u64::try_from(size).ok()?.checked_sub(LABEL_ROOM)?;
+        let at = self.labelled_len()?;
         let mut bytes = [0u8; 32];
         let offset = libc::off_t::try_from(at).ok()?;
         // SAFETY: the descriptor is open and ours, and the array is writable.
@@ -170,6 +169,11 @@ impl Pages {
     /// Equal for two references to the same pages, also in different processes.
     pub(super) fn identity(&self) -> Option<(u64, u64)> {
         self.status().map(|status| (status.st_dev, status.st_ino))
+    }
+
+    /// Bytes of memory before the label.
+    pub(super) fn labelled_len(&self) -> Option<u64> {
+        u64::try_from(self.status()?.st_size).ok()?.checked_sub(LABEL_ROOM)
     }
 
     /// A descriptor for somebody else, who closes it.

@@ -86,9 +86,13 @@ impl Machine {
         Some(*at)
     }
 
-    /// Maps a block of another process.
+    /// Maps a block of another process, if it lies in those pages: what lies behind them would end who touches it.
     pub(super) fn open(&mut self, pages: &Pages, ticket: Ticket, pool: u64) -> Result<u64, i32> {
         let device = usize::try_from(ticket.device).ok().filter(|d| *d < self.devices.len()).ok_or(INVALID_DEVICE)?;
+        let end = ticket.offset.checked_add(ticket.len).ok_or(INVALID_VALUE)?;
+        if end > pages.labelled_len().unwrap_or(0) {
+            return Err(INVALID_VALUE);
+        }
         let page = os::page() as u64;
         let start = ticket.offset / page * page;
         let skip = ticket.offset - start;

@@ -38,12 +38,14 @@
 //! **Cost**: a pair is two stays at the desk (two stores each) and a compare-exchange of its own thread. A magazine holds at most
 //! [`CLASS_BYTES`] or [`LEAST`] pieces of a class.
 
+mod collected;
 mod seat;
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 use tenure_driver::RawStream;
 
+pub(super) use self::collected::{Collected, Which};
 use super::State;
 use super::order::{Key, cur};
 use super::place::{CLASSES, Held, Plot, UNIT, class_units};
@@ -154,9 +156,6 @@ pub(super) struct Desk {
     closed: AtomicBool,
     drawer: CachePadded<Threshold<Drawer>>,
 }
-
-/// Pieces on their way back to the placer, each with the tag that it gets.
-type Returned = Vec<(Held, u32)>;
 
 impl Drawer {
     /// The magazine of an identity, by its [code](Key::code).
@@ -560,59 +559,5 @@ impl Cache {
             desk.closed.store(true, Ordering::Relaxed);
         }
         collected
-    }
-}
-
-/// Which desks, and what of them.
-#[derive(Clone, Copy)]
-pub(super) enum Which {
-    /// All of all.
-    All,
-    /// All but plots.
-    Pieces,
-    /// Plots alone.
-    Plots,
-    /// Plots that little is left in.
-    Idle,
-    /// Of threads that have ended.
-    Left,
-    /// What was freed in the order of a stream that is about to end.
-    Stream(Key),
-    /// What was freed in the order of a stream that goes on.
-    Freed(Key),
-    /// What of that only waits: nothing that the thread would have at hand but one large block.
-    Waiting(Key),
-}
-
-/// What came out of the desks. Must be given to the placer.
-pub(super) struct Collected {
-    pieces: Returned,
-    plots: Vec<Plot>,
-    /// Records that have a magazine less.
-    magazines: Vec<u32>,
-    /// Until the pieces are there no record is dropped.
-    moving: Arc<AtomicUsize>,
-}
-
-impl Collected {
-    /// Gives it all to the placer. True when there was something.
-    pub(super) fn give(self, state: &mut State) -> bool {
-        let any = !self.pieces.is_empty() || !self.plots.is_empty();
-        // First, so that what is of a plot is the placer's when it comes.
-        for plot in self.plots {
-            state.give_up(plot);
-        }
-        let mut pieces = self.pieces;
-        if !pieces.is_sorted_by_key(|(_, tag)| *tag) {
-            pieces.sort_unstable_by_key(|(_, tag)| *tag);
-        }
-        for group in pieces.chunk_by(|a, b| a.1 == b.1) {
-            state.take_back_many(group.iter().map(|(held, _)| *held), group[0].1);
-        }
-        for record in self.magazines {
-            state.records.pin_magazine(record, -1);
-        }
-        self.moving.fetch_sub(1, Ordering::AcqRel);
-        any
     }
 }

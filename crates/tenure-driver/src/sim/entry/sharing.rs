@@ -140,6 +140,9 @@ pub(in crate::sim) unsafe extern "C" fn cuMemPoolImportPointer(
         let address = out!(address);
         let ticket = Ticket::read(&input!(data.cast_const()).reserved).ok_or(INVALID_VALUE)?;
         let id = m.pool_of(pool as usize)?;
+        if m.pool(id)?.device as u64 != ticket.device {
+            return Err(INVALID_VALUE);
+        }
         // Taken out, so that the machine is free while it is mapped.
         let pages = m.pool(id)?.opened.take().ok_or(INVALID_VALUE)?;
         let opened = m.open(&pages, ticket, id);
