@@ -253,7 +253,6 @@ cdef extern from "tenure/tenure.h" nogil:
         size_t bytes
         const char *stack
     ctypedef int32_t (*tenure_tracked_fn)(void *context, const tenure_tracked *block) noexcept nogil
-    ctypedef size_t (*tenure_stack_fn)(void *context, char *out, size_t capacity) noexcept nogil
     ctypedef int32_t (*tenure_progress_fn)(void *context, uint64_t done, uint64_t total) noexcept nogil
 
     ctypedef struct tenure_api:
@@ -406,7 +405,6 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*stream_pool_next)(tenure_stream_pool pool, tenure_stream *out) noexcept nogil
         tenure_status (*stream_pool_at)(tenure_stream_pool pool, size_t number, tenure_stream *out) noexcept nogil
         tenure_status (*stream_pool_release)(tenure_stream_pool pool) noexcept nogil
-        tenure_status (*prefetch)(const void *ptr, size_t bytes, int32_t device, tenure_stream stream) noexcept nogil
         tenure_status (*logging_create)(
             tenure_resource upstream, const char *name, uint32_t per_device, tenure_resource *out) noexcept nogil
         tenure_status (*logging_flush)(tenure_resource resource) noexcept nogil
@@ -422,7 +420,6 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*usage)(uint32_t by, tenure_account_fn visitor, void *context) noexcept nogil
         tenure_status (*memory_snapshot)(tenure_text *out) noexcept nogil
         tenure_status (*history_record)(uint32_t on, uint32_t stacks, size_t max_entries) noexcept nogil
-        tenure_status (*stack_set_source)(tenure_stack_fn hook, tenure_owner owner) noexcept nogil
         tenure_status (*error_explain)() noexcept nogil
         tenure_status (*tracking_create)(tenure_resource upstream, uint32_t capture_stacks, tenure_resource *out) noexcept nogil
         tenure_status (*tracking_list)(tenure_resource resource, tenure_tracked_fn visit, void *context) noexcept nogil

@@ -13,6 +13,7 @@ from ..mr import DeviceMemoryResource
 from . import cuda_core as cuda_core
 from . import cupy as cupy
 from . import numba as numba
+from . import rmm as rmm
 from . import torch as torch
 from . import warp as warp
 
