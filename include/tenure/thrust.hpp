@@ -94,7 +94,7 @@ class thrust_allocator : public ::tenure::detail::thrust_names::device_malloc_al
   /** Memory for `count` elements, usable in the order of the stream. */
   [[nodiscard]] pointer allocate(size_type count)
   {
-    cuda_set_device_raii const on(device_);
+    cuda_set_device_raii const on{device_};
     return ::tenure::detail::thrust_names::device_pointer_cast(
       static_cast<T*>(resource_.allocate(stream_, ::tenure::detail::bytes_of<T>(count), alignment())));
   }
@@ -102,7 +102,7 @@ class thrust_allocator : public ::tenure::detail::thrust_names::device_malloc_al
   void deallocate(pointer ptr, size_type count) noexcept
   {
     ::tenure::detail::call_and_report([&] {
-      cuda_set_device_raii const on(device_);
+      cuda_set_device_raii const on{device_};
       resource_.deallocate(
         stream_, ::tenure::detail::thrust_names::raw_pointer_cast(ptr), count * sizeof(T), alignment());
     });
