@@ -89,7 +89,7 @@ class Run:
         # Reentrant: a signal may end the program while this thread writes.
         self._writing = threading.RLock()
         self._stop = threading.Event()
-        self.forget: Callable[[], None] = gc.collect
+        self.forget: Callable[[], object] = gc.collect
 
     def start(self) -> None:
         _tenure._report_begin(True, self.options.stacks)
@@ -189,7 +189,7 @@ class Run:
             self.say(f"os._exit({status})")
             leave(status)
 
-        os._exit = _exit  # type: ignore[assignment]
+        os._exit = _exit
         for name in _SIGNALS:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is signal.SIG_DFL:
