@@ -222,7 +222,10 @@ def arguments_of(arguments: list[str]) -> argparse.Namespace:
         description="Runs a program on tenure's memory, unchanged, and says at its end what it took.",
     )
     parser.add_argument(
-        "--resource", default="pool", metavar="SPEC", help="pool[:INITIAL[,MAXIMUM]], arena[:SIZE], async[:INITIAL], cuda, managed"
+        "--resource",
+        default="pool",
+        metavar="SPEC",
+        help="pool[:INITIAL[,MAXIMUM]], arena[:SIZE], async[:INITIAL], cuda, managed",
     )
     parser.add_argument("--libraries", metavar="NAMES", help="such as cupy,torch; without it, all that are installed")
     parser.add_argument("--stacks", action="store_true", help="keeps the lines that allocate, which takes longer")
