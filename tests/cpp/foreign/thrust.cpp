@@ -10,6 +10,7 @@
 #include <tenure/thrust.hpp>
 
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 using namespace tenure;
@@ -102,6 +103,16 @@ TEST(what_was_moved_from_allocates_again)
   v.push_back(8);
   CHECK(moved.size() == 10 && v.back() == 8 && v.get_allocator() == adaptor);
   CHECK(counted.get_allocations_counter().value == 4);
+}
+
+TEST(an_allocator_asks_its_resource_and_not_the_current_one)
+{
+  auto const refuse = [](std::size_t, cuda_stream_view, void*) -> void* { throw std::runtime_error("it was asked"); };
+  mr::callback_memory_resource const refusing{refuse, [](void*, std::size_t, cuda_stream_view, void*) {}};
+  mr::using_resource const here{refusing};
+  mr::thrust_allocator<int> ints{cuda_stream_legacy, mr::pinned_host_memory_resource{}};
+  ints.deallocate(ints.allocate(100), 100);
+  CHECK_THROWS(mr::thrust_allocator<int>{}.allocate(100), std::runtime_error, "it was asked");
 }
 
 TEST(an_element_has_its_alignment)
