@@ -41,3 +41,10 @@ suppress_warnings = ["autoapi.python_import_resolution"]
 
 html_theme = "furo"
 html_title = f"tenure {release}"
+
+
+def setup(app):
+    """What rustdoc compiles and does not run is Rust all the same."""
+    from pygments.lexers.rust import RustLexer
+
+    app.add_lexer("rust,no_run", RustLexer)

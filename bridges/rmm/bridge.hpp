@@ -24,8 +24,8 @@
 #include <Python.h>
 
 #include <tenure/python.hpp>
+#include <tenure/rmm.hpp>
 
-#include <rmm/error.hpp>
 #include <rmm/mr/per_device_resource.hpp>
 
 #include <cuda/memory_resource>
@@ -45,56 +45,13 @@ namespace tenure_bridge {
 
 using any = ::cuda::mr::any_resource<::cuda::mr::device_accessible>;
 
-/** Runs something of tenure's, with RMM's exceptions for its errors: its adaptors go by their types. */
-template <class Function>
-auto with_exceptions_of_rmm(Function&& function)
-{
-  try {
-    return std::forward<Function>(function)();
-  } catch (::tenure::out_of_memory const& thrown) {
-    throw ::rmm::out_of_memory(thrown.what());
-  } catch (::tenure::bad_alloc const& thrown) {
-    throw ::rmm::bad_alloc(thrown.what());
-  } catch (::tenure::cuda_error const& thrown) {
-    throw ::rmm::cuda_error(thrown.what());
-  } catch (::tenure::invalid_argument const& thrown) {
-    throw ::rmm::invalid_argument(thrown.what());
-  } catch (::tenure::logic_error const& thrown) {
-    throw ::rmm::logic_error(thrown.what());
-  }
-}
-
-/** A resource of tenure's as RMM's C++ sees it: two words, stored inline in an `any_resource`. */
-class handle {
+/**
+ * A resource of tenure's as RMM's C++ sees it: one word, stored inline in an `any_resource`, with RMM's exceptions. A type of its
+ * own, so that what is found in RMM's table and has this type was made by this file, whatever headers others were compiled with.
+ */
+class handle : public ::tenure::mr::rmm_resource {
  public:
-  handle() noexcept = default;
-  explicit handle(::tenure::mr::resource resource) noexcept : resource_(std::move(resource)) {}
-
-  void* allocate(::cuda::stream_ref stream, std::size_t bytes, std::size_t alignment)
-  {
-    return with_exceptions_of_rmm(
-      [&] { return resource_.allocate(::tenure::cuda_stream_view(stream.get()), bytes, alignment); });
-  }
-  void deallocate(::cuda::stream_ref stream, void* ptr, std::size_t bytes, std::size_t alignment) noexcept
-  {
-    resource_.deallocate_or_report(::tenure::cuda_stream_view(stream.get()), ptr, bytes, alignment);
-  }
-  void* allocate_sync(std::size_t bytes, std::size_t alignment)
-  {
-    return with_exceptions_of_rmm([&] { return resource_.allocate_sync(bytes, alignment); });
-  }
-  void deallocate_sync(void* ptr, std::size_t bytes, std::size_t alignment) noexcept
-  {
-    ::tenure::detail::call_and_report([&] { resource_.deallocate_sync(ptr, bytes, alignment); });
-  }
-  bool operator==(handle const& other) const noexcept { return resource_ == other.resource_; }
-  bool operator!=(handle const& other) const noexcept { return !(*this == other); }
-  friend void get_property(handle const&, ::cuda::mr::device_accessible) noexcept {}
-
-  [[nodiscard]] ::tenure::mr::resource const& resource() const noexcept { return resource_; }
-
- private:
-  ::tenure::mr::resource resource_;
+  using ::tenure::mr::rmm_resource::rmm_resource;
 };
 static_assert(::cuda::mr::resource_with<handle, ::cuda::mr::device_accessible>);
 // What is no larger is stored inline: a buffer of RMM's then needs no memory for its resource.
@@ -113,6 +70,8 @@ class foreign {
   foreign& operator=(foreign&&)      = delete;
   ~foreign()
   {
+    // First: a pool of RMM's gives its memory back here, and the functions of a callback resource below it go with the object.
+    resource_.reset();
     if (object_ == nullptr) { return; }
     // On any thread, and never once the interpreter is going: the resource is one of an interpreter's (TENURE_INTERPRETED).
     auto const state = PyGILState_Ensure();
@@ -176,7 +135,7 @@ inline void table_set(int device, held const& wanted)
 inline ::tenure::mr::resource inside(held const& from)
 {
   if (from != nullptr) {
-    if (auto const* const ours = ::cuda::mr::resource_cast<handle>(from.get())) { return ours->resource(); }
+    if (auto const* const ours = ::cuda::mr::resource_cast<handle>(from.get())) { return *ours; }
   }
   return {};
 }

@@ -47,6 +47,10 @@ class polymorphic_allocator {
     : resource_(std::move(from))
   {
   }
+  // Copied where others are moved: a container whose allocator was moved away must be able to allocate again.
+  polymorphic_allocator(polymorphic_allocator const&)            = default;
+  polymorphic_allocator& operator=(polymorphic_allocator const&) = default;
+  ~polymorphic_allocator()                                       = default;
   /** Allocates from the resource of an allocator of other elements. */
   template <class Other>
   polymorphic_allocator(polymorphic_allocator<Other> const& other)  // NOLINT(google-explicit-constructor)

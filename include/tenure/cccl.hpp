@@ -222,7 +222,7 @@ template <class... Properties>
   return ::cuda::std::execution::env<order, scratch>{order{::cuda::get_stream_t{}, ::cuda::stream_ref(stream.value())},
                                                      scratch{::cuda::mr::get_memory_resource_t{}, std::move(resource)}};
 }
-/** The same with the current resource of the stream's device. */
+/** The same with the resource that is current now on the current device, which is the stream's. */
 [[nodiscard]] inline auto execution_env(cuda_stream_view stream)
 {
   return execution_env(stream, mr::resource(mr::resource_ref()));

@@ -39,8 +39,9 @@ namespace tenure {
 /** By which kinds of handles memory of a resource can be given to other processes: a sum of `TENURE_HANDLE_FD` and so on. */
 [[nodiscard]] inline std::uint32_t exports(mr::resource_ref resource)
 {
+  mr::resource const named(resource);  // what is current is looked up here
   std::uint32_t kinds = 0;
-  detail::check(TENURE_DETAIL_CALL(resource_exports)(resource.handle(), &kinds));
+  detail::check(TENURE_DETAIL_CALL(resource_exports)(named.handle(), &kinds));
   return kinds;
 }
 
@@ -65,7 +66,8 @@ class shared_memory {
   shared_memory(shared_memory const&)            = delete;
   shared_memory& operator=(shared_memory const&) = delete;
   shared_memory(shared_memory&& other) noexcept
-    : bytes_(std::move(other.bytes_)), descriptors_(std::exchange(other.descriptors_, {})), info_(other.info_)
+    : bytes_(std::move(other.bytes_)), descriptors_(std::exchange(other.descriptors_, {})),
+      info_(std::exchange(other.info_, tenure_shared_view{}))
   {
   }
   shared_memory& operator=(shared_memory&& other) noexcept
@@ -74,7 +76,7 @@ class shared_memory {
       close();
       bytes_       = std::move(other.bytes_);
       descriptors_ = std::exchange(other.descriptors_, {});
-      info_        = other.info_;
+      info_        = std::exchange(other.info_, tenure_shared_view{});
     }
     return *this;
   }

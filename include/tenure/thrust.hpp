@@ -60,32 +60,23 @@ class thrust_allocator : public ::tenure::detail::thrust_names::device_malloc_al
 
   /** Allocates from the current resource on the default stream. */
   thrust_allocator() : thrust_allocator(cuda_stream_default) {}
-  /** Allocates from the current resource of the stream's device. */
+  /** Allocates from the resource that is current now on the current device, which is the stream's. */
   explicit thrust_allocator(cuda_stream_view stream) : thrust_allocator(stream, resource(resource_ref())) {}
   /** Allocates from `from`. */
   thrust_allocator(cuda_stream_view stream, resource from) : stream_(stream), resource_(std::move(from)) {}
   /** The same for a parameter that names a resource. */
   thrust_allocator(cuda_stream_view stream, resource_ref from) : thrust_allocator(stream, resource(from)) {}
-  // Thrust's base class is told apart from ours, as its own copying is for both sides.
+  // Thrust's base class is told apart from ours, as its own copying is for both sides. Copied where others are moved: a vector
+  // whose allocator was moved away must be able to allocate again.
   thrust_allocator(thrust_allocator const& other)
     : base(other), stream_(other.stream_), resource_(other.resource_), device_(other.device_)
   {
   }
-  thrust_allocator(thrust_allocator&& other) noexcept
-    : base(other), stream_(other.stream_), resource_(std::move(other.resource_)), device_(other.device_)
-  {
-  }
+  thrust_allocator(thrust_allocator&& other) noexcept : thrust_allocator(std::as_const(other)) {}
   thrust_allocator& operator=(thrust_allocator const& other)
   {
     stream_   = other.stream_;
     resource_ = other.resource_;
-    device_   = other.device_;
-    return *this;
-  }
-  thrust_allocator& operator=(thrust_allocator&& other) noexcept
-  {
-    stream_   = other.stream_;
-    resource_ = std::move(other.resource_);
     device_   = other.device_;
     return *this;
   }
@@ -103,16 +94,17 @@ class thrust_allocator : public ::tenure::detail::thrust_names::device_malloc_al
   /** Memory for `count` elements, usable in the order of the stream. */
   [[nodiscard]] pointer allocate(size_type count)
   {
-    cuda_set_device_raii const on(device_);
+    cuda_set_device_raii const on{device_};
     return ::tenure::detail::thrust_names::device_pointer_cast(
-      static_cast<T*>(resource_.allocate(stream_, ::tenure::detail::bytes_of<T>(count))));
+      static_cast<T*>(resource_.allocate(stream_, ::tenure::detail::bytes_of<T>(count), alignment())));
   }
   /** Frees it in the order of the stream. A wrong free goes to the handler of wrong frees. */
   void deallocate(pointer ptr, size_type count) noexcept
   {
     ::tenure::detail::call_and_report([&] {
-      cuda_set_device_raii const on(device_);
-      resource_.deallocate(stream_, ::tenure::detail::thrust_names::raw_pointer_cast(ptr), count * sizeof(T));
+      cuda_set_device_raii const on{device_};
+      resource_.deallocate(
+        stream_, ::tenure::detail::thrust_names::raw_pointer_cast(ptr), count * sizeof(T), alignment());
     });
   }
   /** The resource, owned. */
@@ -135,6 +127,10 @@ class thrust_allocator : public ::tenure::detail::thrust_names::device_malloc_al
   }
 
  private:
+  static constexpr std::size_t alignment() noexcept
+  {
+    return alignof(T) > CUDA_ALLOCATION_ALIGNMENT ? alignof(T) : CUDA_ALLOCATION_ALIGNMENT;
+  }
   cuda_stream_view stream_;
   resource resource_;
   cuda_device_id device_{get_current_cuda_device()};

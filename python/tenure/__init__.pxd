@@ -59,6 +59,9 @@ cdef extern from "tenure/tenure.h" nogil:
     int TENURE_MANAGED
     int TENURE_STREAM_ORDERED
     int TENURE_EXPORTABLE
+    int TENURE_HANDLE_FD
+    int TENURE_HANDLE_FABRIC
+    int TENURE_HANDLE_LEGACY
     int TENURE_HOST
     int TENURE_INTERPRETED
     int TENURE_BY_TAG
@@ -252,8 +255,19 @@ cdef extern from "tenure/tenure.h" nogil:
         void *ptr
         size_t bytes
         const char *stack
+    ctypedef struct tenure_shared:
+        void *data
+        size_t data_bytes
+        int32_t *fds
+        size_t fd_count
+    ctypedef struct tenure_shared_view:
+        size_t size
+        uint64_t bytes
+        uint64_t fd_count
+        uint32_t kind
+        uint32_t pid
+        uint8_t uuid[16]
     ctypedef int32_t (*tenure_tracked_fn)(void *context, const tenure_tracked *block) noexcept nogil
-    ctypedef size_t (*tenure_stack_fn)(void *context, char *out, size_t capacity) noexcept nogil
     ctypedef int32_t (*tenure_progress_fn)(void *context, uint64_t done, uint64_t total) noexcept nogil
 
     ctypedef struct tenure_api:
@@ -406,7 +420,6 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*stream_pool_next)(tenure_stream_pool pool, tenure_stream *out) noexcept nogil
         tenure_status (*stream_pool_at)(tenure_stream_pool pool, size_t number, tenure_stream *out) noexcept nogil
         tenure_status (*stream_pool_release)(tenure_stream_pool pool) noexcept nogil
-        tenure_status (*prefetch)(const void *ptr, size_t bytes, int32_t device, tenure_stream stream) noexcept nogil
         tenure_status (*logging_create)(
             tenure_resource upstream, const char *name, uint32_t per_device, tenure_resource *out) noexcept nogil
         tenure_status (*logging_flush)(tenure_resource resource) noexcept nogil
@@ -422,7 +435,6 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*usage)(uint32_t by, tenure_account_fn visitor, void *context) noexcept nogil
         tenure_status (*memory_snapshot)(tenure_text *out) noexcept nogil
         tenure_status (*history_record)(uint32_t on, uint32_t stacks, size_t max_entries) noexcept nogil
-        tenure_status (*stack_set_source)(tenure_stack_fn hook, tenure_owner owner) noexcept nogil
         tenure_status (*error_explain)() noexcept nogil
         tenure_status (*tracking_create)(tenure_resource upstream, uint32_t capture_stacks, tenure_resource *out) noexcept nogil
         tenure_status (*tracking_list)(tenure_resource resource, tenure_tracked_fn visit, void *context) noexcept nogil
@@ -440,6 +452,17 @@ cdef extern from "tenure/tenure.h" nogil:
         tenure_status (*buffer_prefetch)(
             tenure_buffer buffer, int32_t device, const tenure_stream *stream, uint32_t *told) noexcept nogil
         tenure_status (*stack_set_source)(tenure_stack_fn source, tenure_owner owner) noexcept nogil
+        tenure_status (*resource_exports)(tenure_resource resource, uint32_t *out) noexcept nogil
+        tenure_status (*buffer_share)(tenure_buffer buffer, uint32_t kinds, tenure_shared *out) noexcept nogil
+        tenure_status (*shared_free)(tenure_shared *shared) noexcept nogil
+        tenure_status (*shared_info)(const void *data, size_t data_bytes, tenure_shared_view *out) noexcept nogil
+        tenure_status (*buffer_import)(
+            const void *data, size_t data_bytes, const int32_t *fds, size_t fd_count, int32_t device, tenure_stream stream,
+            tenure_buffer *out) noexcept nogil
+        tenure_status (*report_begin)(uint32_t on, uint32_t stacks) noexcept nogil
+        tenure_status (*report)(tenure_text *out) noexcept nogil
+        tenure_status (*library_number)(const char *name, uint32_t *out) noexcept nogil
+        tenure_status (*library_set)(uint32_t library, uint32_t *previous) noexcept nogil
 
 
 cdef extern from "tenure/python.h":

@@ -1,8 +1,8 @@
 """``python -m tenure``: where things are, and the command line.
 
-``--cmake-dir``, ``--include-dir`` and ``--pkgconfig-dir`` print a folder for build scripts. ``run`` runs a Python program on tenure's memory and says
-what it took. Everything else goes to the ``tenure`` program of
-the package, which then uses the package's library. ``bench`` gets one row more, which only Python can measure.
+``--cmake-dir``, ``--include-dir`` and ``--pkgconfig-dir`` print a folder for build scripts. ``run`` runs a Python program on
+tenure's memory and says what it took. Everything else goes to the ``tenure`` program of the package, which then uses the
+package's library. ``bench`` gets one row more, which only Python can measure.
 """
 
 from __future__ import annotations

@@ -238,7 +238,8 @@ def report(counting: bool | None = None, *, stacks: bool = False) -> Report:
     the Python lines that allocate are kept, where counting begins. While it is counted, an allocation and its free cost about
     half a microsecond more.
     """
-    if counting not in (None, True, False):
+    # 0 and 1 are equal to them, and are neither: what they were to do would be a guess.
+    if counting is not None and not isinstance(counting, bool):
         raise TypeError(f"counting must be True, False or None, not {counting!r}")
     raw = json.loads(_tenure._report())
     if counting is False:

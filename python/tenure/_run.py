@@ -62,6 +62,14 @@ def resource(text: str) -> Any:
     return make(*size)
 
 
+def _to_stderr(text: str) -> None:
+    """Prints it where the process was started with a stderr that can still be written."""
+    # `print` takes None for stdout, which is the program's.
+    if sys.__stderr__ is not None:
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=sys.__stderr__, flush=True)
+
+
 def now(table: Table) -> list[Row]:
     """What became of the libraries: one that waited for its import may be on by now."""
     return [_on.get(row.library, row) for row in table]
@@ -78,9 +86,10 @@ class Run:
         self.file = Path(options.output).absolute() if options.output else None
         self.said = False
         self.module: types.ModuleType | None = None
-        self._writing = threading.Lock()
+        # Reentrant: a signal may end the program while this thread writes.
+        self._writing = threading.RLock()
         self._stop = threading.Event()
-        self.forget: Callable[[], None] = gc.collect
+        self.forget: Callable[[], object] = gc.collect
 
     def start(self) -> None:
         _tenure._report_begin(True, self.options.stacks)
@@ -113,6 +122,9 @@ class Run:
             return
         text = json.dumps(raw if raw is not None else self.raw(end)) + "\n"
         with self._writing:
+            if end == "running" and self.said:
+                # This was counted before the end, and comes after it.
+                return
             if file.exists() and not file.is_file():
                 # A pipe or a device is written once.
                 if end != "running":
@@ -136,26 +148,32 @@ class Run:
             return
         self.said = True
         self._stop.set()
+        # A program may have closed the stream on which it is said, or filled its disk: the file is written all the same.
         try:
             self.forget()
             raw = self.raw(end)
             _tenure._report_begin(False, False)
-            report = Report(raw)
-            lines = report.lines()
-            lines[0] = f"tenure run: {report.seconds:.1f} s on {type(self.base).__name__}: {lines[0]}"
-            off = [row for row in self.table if row.state == "failed"]
-            lines += [f"  {row.library} was not turned on: {row.notes[0]}" for row in off]
-            lines += report.left_lines("left at the end")
-            if report.live_count and not self.options.stacks:
-                lines.append("    (with --stacks: the lines that made them)")
-            print("\n".join(lines), file=sys.__stderr__, flush=True)
+            lines = self.lines(raw)
         except Exception as error:
-            print(f"tenure run: what it took cannot be said: {error}", file=sys.__stderr__, flush=True)
+            _to_stderr(f"tenure run: what it took cannot be said: {error}")
             return
+        _to_stderr("\n".join(lines))
         try:
             self.write(end, raw)
         except OSError as error:
-            print(f"tenure run: {self.file} cannot be written: {error}", file=sys.__stderr__, flush=True)
+            _to_stderr(f"tenure run: {self.file} cannot be written: {error}")
+
+    def lines(self, raw: dict[str, Any]) -> list[str]:
+        """The last lines on stderr."""
+        report = Report(raw)
+        lines = report.lines()
+        lines[0] = f"tenure run: {report.seconds:.1f} s on {type(self.base).__name__}: {lines[0]}"
+        off = [row for row in self.table if row.state == "failed"]
+        lines += [f"  {row.library} was not turned on: {row.notes[0]}" for row in off]
+        lines += report.left_lines("left at the end")
+        if report.live_count and not self.options.stacks:
+            lines.append("    (with --stacks: the lines that made them)")
+        return lines
 
     # -------------------------------------------------------------------- how a program ends
 
@@ -171,7 +189,7 @@ class Run:
             self.say(f"os._exit({status})")
             leave(status)
 
-        os._exit = _exit  # type: ignore[assignment]
+        os._exit = _exit
         for name in _SIGNALS:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -204,7 +222,10 @@ def arguments_of(arguments: list[str]) -> argparse.Namespace:
         description="Runs a program on tenure's memory, unchanged, and says at its end what it took.",
     )
     parser.add_argument(
-        "--resource", default="pool", metavar="SPEC", help="pool[:INITIAL[,MAXIMUM]], arena[:SIZE], async, cuda, managed"
+        "--resource",
+        default="pool",
+        metavar="SPEC",
+        help="pool[:INITIAL[,MAXIMUM]], arena[:SIZE], async[:INITIAL], cuda, managed",
     )
     parser.add_argument("--libraries", metavar="NAMES", help="such as cupy,torch; without it, all that are installed")
     parser.add_argument("--stacks", action="store_true", help="keeps the lines that allocate, which takes longer")

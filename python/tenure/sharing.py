@@ -164,6 +164,7 @@ class SharedHandle:
             while len(fds) < count:
                 some, got, _, _ = socket.recv_fds(sock, 1, min(count - len(fds), _PER_MESSAGE))
                 fds += got
+                _not_inherited(got)
                 if not some or not got:
                     raise EOFError("the socket ended in the middle of a handle: its sender has gone or closed it")
         except BaseException:
@@ -185,7 +186,22 @@ class SharedHandle:
 
 
 def _rebuilt(data, duplicates):
-    return SharedHandle._of(data, [duplicate.detach() for duplicate in duplicates])
+    fds = []
+    try:
+        for duplicate in duplicates:
+            fds.append(duplicate.detach())
+            _not_inherited(fds[-1:])
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return SharedHandle._of(data, fds)
+
+
+def _not_inherited(fds):
+    """As every descriptor that Python opens: not for programs that are started later. (`socket.recv_fds` drops its flags.)"""
+    for fd in fds:
+        os.set_inheritable(fd, False)
 
 
 def _exactly(sock, count):

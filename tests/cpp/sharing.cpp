@@ -138,6 +138,26 @@ void reaches_another_process(mr::resource_ref resource, std::uint32_t kind)
 
 }  // namespace
 
+TEST(what_is_current_is_asked_and_what_was_moved_from_is_nothing)
+{
+  mr::pool_options options;
+  options.export_handle_type = TENURE_HANDLE_FD;
+  mr::pool_memory_resource const pool{mr::cuda_memory_resource{}, options};
+  CHECK(exports({}) == exports(mr::get_current_device_resource()));
+  {
+    mr::using_resource const here{pool};
+    CHECK((exports({}) & TENURE_HANDLE_FD) != 0);
+  }
+  cuda_stream const stream{cuda_stream::flags::non_blocking};
+  device_buffer const buffer{1 << 16, stream, pool};
+  shared_memory first  = share(buffer);
+  shared_memory second = std::move(first);
+  CHECK(first.size() == 0 && first.bytes().empty() && first.descriptors().empty() && second.size() == 1 << 16);
+  CHECK_THROWS(first.open(stream), invalid_argument, "no description");
+  first = std::move(second);
+  CHECK(second.size() == 0 && first.open(stream).size() == 1 << 16);
+}
+
 TEST(a_pool_by_descriptor)
 {
   mr::pool_options options;

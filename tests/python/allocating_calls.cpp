@@ -58,6 +58,13 @@ std::vector<row> const named{
      buffer.resize(10, s);
      buffer.shrink_to_fit(s);
    }},
+  {"allocator.hpp:allocate",
+   [](cuda_stream_view s, resource const& r) {
+     tenure::mr::polymorphic_allocator<int> ints{r};
+     ints.deallocate(ints.allocate(bytes, s), bytes, s);
+     tenure::mr::stream_allocator_adaptor adaptor{ints, s};
+     adaptor.deallocate(adaptor.allocate(bytes), bytes);
+   }},
   {"uvector.hpp:device_uvector",
    [](cuda_stream_view s, resource const& r) {
      device_uvector<int> const made{bytes, s, r};

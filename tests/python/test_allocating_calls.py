@@ -563,7 +563,9 @@ def test_cpp_asks_the_named_resource_only(library, tmp_path):
     assert built.returncode == 0, built.stderr
     ran = subprocess.run([program], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0 and ran.stderr == "", ran.stderr
-    assert sorted(ran.stdout.split()) == sorted(row["call"] for row in TABLE["cpp"])
+    # What needs other people's headers is called in tests/cpp/foreign, which ci/cpp-packages compiles.
+    packages = ("cccl.hpp:", "thrust.hpp:", "rmm.hpp:")
+    assert sorted(ran.stdout.split()) == sorted(row["call"] for row in TABLE["cpp"] if not row["call"].startswith(packages))
 
 
 def test_rust_has_a_test_of_its_own():

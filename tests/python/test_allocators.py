@@ -23,11 +23,16 @@ def test_importing_the_hooks_imports_no_library():
         """
         import sys, tenure
         import tenure.allocators.cupy, tenure.allocators.numba, tenure.allocators.torch
-        import tenure.allocators.warp, tenure.allocators.cuda_core
-        for name in ("cupy", "numba", "torch", "warp", "cuda.core", "numpy"):
+        import tenure.allocators.warp, tenure.allocators.cuda_core, tenure.allocators.rmm
+        for name in ("cupy", "numba", "torch", "warp", "cuda.core", "rmm", "numpy"):
             assert name not in sys.modules, name
         """
     )
+
+
+@pytest.mark.parametrize("name", ["cuda_core", "cupy", "numba", "rmm", "torch", "warp"])
+def test_hooks_are_found_without_an_import_of_their_own(name):
+    run(f"import tenure; assert tenure.allocators.{name}.__name__ == 'tenure.allocators.{name}'")
 
 
 LACKED = {

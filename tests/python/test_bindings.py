@@ -345,6 +345,13 @@ def test_the_declarations_are_complete(tools):
     missing += [name for name in constants if name != "TENURE_STATIC_ASSERT" and not re.search(rf"\b{name}\b", declared)]
     missing += [name for name in re.findall(r"^\} (tenure_\w+);", header, re.MULTILINE) if name not in declared]
     assert not missing, f"python/tenure/__init__.pxd does not declare {missing}"
+    # Cython takes the last of two declarations, which need not be the one that is kept up to date.
+    table = re.search(r"ctypedef struct tenure_api:\n(.*?)\n\n", declared, re.DOTALL)
+    declarations = re.findall(r"\(\*(\w+)\)\(", table[1]) + re.findall(
+        r"^    ctypedef .*\(\*(tenure_\w+)\)\(", declared, re.MULTILINE
+    )
+    twice = {name for name in declarations if declarations.count(name) > 1}
+    assert len(declarations) > 90 and not twice, f"python/tenure/__init__.pxd declares {twice} twice"
 
 
 def test_each_header_is_compiled_alone(tools, tmp_path):

@@ -118,6 +118,8 @@ def library() -> Path:
 def test_cpp(block, tmp_path):
     if block.reason:
         pytest.skip(block.reason)
+    if re.search(r"#include <(tenure/(cccl|thrust|rmm)\.hpp|rmm/|cuda/|thrust/)", block.code):
+        pytest.skip("needs other people's headers: ci/cpp-packages compiles and runs it")
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler was found")

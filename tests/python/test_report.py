@@ -120,5 +120,6 @@ def test_it_is_shown(tmp_path):
 
 
 def test_what_is_no_answer():
-    with pytest.raises(TypeError, match="counting must be"):
-        tenure.report("yes")
+    for answer in ("yes", 0, 1):
+        with pytest.raises(TypeError, match="counting must be"):
+            tenure.report(answer)

@@ -483,6 +483,37 @@ def test_functions_of_a_callback_resource_live_as_long_as_a_block():
 
 
 @needs_rmm
+def test_functions_below_a_pool_of_rmms_live_until_it_has_given_back():
+    """A pool of RMM's frees what it holds when it goes, through functions that its Python object keeps alive."""
+    run(
+        """
+        base = pool()
+        calls = []
+        class Functions:
+            def allocate(self, nbytes, stream):
+                calls.append(nbytes)
+                return base.allocate(nbytes)
+            def deallocate(self, ptr, nbytes, stream):
+                calls.append(-nbytes)
+                base.deallocate(ptr, nbytes)
+        functions = Functions()
+        gone = weakref.ref(functions)
+        calls_when_gone = []
+        weakref.finalize(functions, lambda: calls_when_gone.extend(calls))
+        below = rmm.mr.CallbackMemoryResource(functions.allocate, functions.deallocate)
+        foreign = plug.from_rmm(rmm.mr.PoolMemoryResource(below, initial_pool_size=1 << 20))
+        del functions, below
+        gc.collect()
+        assert gone() is not None and calls == [1 << 20], calls
+        del foreign
+        gc.collect()
+        assert gone() is None and calls == [1 << 20, -(1 << 20)], calls
+        assert calls_when_gone == calls, (calls_when_gone, calls)
+        """
+    )
+
+
+@needs_rmm
 def test_a_python_resource_of_tenures_serves_rmm():
     run(
         """

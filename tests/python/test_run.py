@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -10,8 +11,10 @@ import sys
 import textwrap
 
 import pytest
+import tenure
 from tenure import _report, _run
 from tenure._report import Report
+from tenure.allocators import Table
 
 
 def tenure_run(*arguments: str, **keywords) -> subprocess.CompletedProcess:
@@ -117,6 +120,29 @@ def test_a_kill_leaves_the_last_writing(program, tmp_path):
     file = tmp_path / "out.json"
     assert tenure_run(*CUPY, "-o", str(file), path).returncode == -signal.SIGKILL
     assert json.loads(file.read_text())["end"] == "running"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("stderr", ["> /dev/full", ">&-"])
+def test_the_file_is_written_where_nobody_can_read_the_lines(program, tmp_path, stderr):
+    path = program("import sys\nprint('done', flush=True)\nsys.exit(7)")
+    file = tmp_path / "out.json"
+    command = f'"$@" 2{stderr.replace(" ", "")}'
+    arguments = [sys.executable, "-m", "tenure", "run", *CUPY, "-o", str(file), path]
+    done = subprocess.run(["sh", "-c", command, "sh", *arguments], stdout=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (7, "done\n"), done
+    assert json.loads(file.read_text())["end"] == "exit"
+
+
+def test_what_was_counted_before_the_end_is_not_written_after_it(tmp_path):
+    """The thread that writes every few seconds may have counted before the end, and come to its writing after it."""
+    options = argparse.Namespace(output=str(tmp_path / "out.json"), program="program", arguments=[], stacks=False)
+    run = _run.Run(options, tenure.mr.CudaMemoryResource(), Table([]))
+    run.write("running")
+    counted = run.raw("running")
+    run.say("exit")
+    run.write("running", counted)
+    assert json.loads(run.file.read_text())["end"] == "exit"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -117,6 +117,8 @@ def test_handles_travel_over_a_socket_with_many_descriptors(cuda, monkeypatch):
         sender.join()
         with got:
             assert got.fds != handle.fds
+            # As every descriptor that Python opens.
+            assert not any(os.get_inheritable(fd) for fd in got.fds)
             # In the process itself it is the same memory a second time.
             opened = got.open()
             assert opened.ptr != buffer.ptr and opened.tobytes()[:12] == WORDS

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler, no network.
+# Tests and measures tenure on this machine's NVIDIA GPU. Needs Python 3.11 or newer with pytest; no compiler (but for the part
+# cccl, which is skipped without nvcc), no network.
 #
-#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover mix replay bench peers check
-#                                  sanitizer training jobs steps cases rmm-tests bridge cccl (default: all)
+#   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover mix replay bench peers check cccl
+#                                  sanitizer training jobs steps cases rmm-tests bridge (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
@@ -11,7 +12,9 @@
 # Where the wheels of RMM (rmm, librmm, rapids-logger, for this Python) lie in the folder peers beside this file, they are
 # measured in the same run, and with a C++20 compiler (CXX) and CUDA's headers (CUDA_HOME) RMM's C++ resources too; so are
 # CuPy and PyTorch where this Python has them. Where a folder rmm-tests with RMM's own Python tests, or a folder cases with a suite
-# and its run_cases.py, lies beside this file, it is run on tenure and, where the wheels are there, on RMM. Nothing is installed outside OUTDIR. QUICK=--quick makes the measuring short.
+# and its run_cases.py, lies beside this file, it is run on tenure and, where the wheels are there, on RMM. NVCC and CUDA_ARCH are
+# for the part cccl, MIX_SECONDS says how long each order of imports of the part mix takes (10). Nothing is installed outside
+# OUTDIR. QUICK=--quick makes the measuring short.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/results}

@@ -210,7 +210,8 @@ def enable(*libraries: str | ModuleType, mr: Any = None, route: str = "auto") ->
     """Puts libraries on tenure's memory.
 
     ``libraries`` are names (``"cupy"``, ``"torch"``, ``"numba"``, ``"numba-cuda-mlir"``, ``"warp"``, ``"cuda.core"``,
-    ``"rmm"``) or the modules; without any, all that are imported or will be. A library that is not imported yet is turned on when it is.
+    ``"rmm"``) or the modules; without any, all that are imported or will be. A library that is not imported yet is turned on
+    when it is.
 
     With ``mr`` the libraries use that resource, whatever is current; without, each of their allocations reads the table of
     current resources once. ``route`` is PyTorch's: ``"process"``, ``"pool"``, or ``"auto"``; see ``tenure.allocators.torch``.
@@ -284,7 +285,7 @@ def disable(*libraries: str | ModuleType) -> Table:
     return Table(rows)
 
 
-_MODULES = ("cuda_core", "cupy", "numba", "torch", "warp")
+_MODULES = ("cuda_core", "cupy", "numba", "rmm", "torch", "warp")
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from ..mr import DeviceMemoryResource
 from . import cuda_core as cuda_core
 from . import cupy as cupy
 from . import numba as numba
+from . import rmm as rmm
 from . import torch as torch
 from . import warp as warp
 
@@ -55,7 +56,8 @@ def enable(
     """Puts libraries on tenure's memory.
 
     ``libraries`` are names (``"cupy"``, ``"torch"``, ``"numba"``, ``"numba-cuda-mlir"``, ``"warp"``, ``"cuda.core"``,
-    ``"rmm"``) or the modules; without any, all that are imported or will be. A library that is not imported yet is turned on when it is.
+    ``"rmm"``) or the modules; without any, all that are imported or will be. A library that is not imported yet is turned on
+    when it is.
 
     With ``mr`` the libraries use that resource, whatever is current; without, each of their allocations reads the table of
     current resources once. ``route`` is PyTorch's; see ``tenure.allocators.torch``.
@@ -75,3 +77,4 @@ def disable(*libraries: str | ModuleType) -> Table:
     """
 
 _watch: Any
+_on: dict[str, Row]

@@ -16,6 +16,7 @@
 #include <rmm/mr/statistics_resource_adaptor.hpp>
 
 #include <cstdlib>
+#include <stdexcept>
 #include <typeinfo>
 #include <utility>
 
@@ -47,6 +48,17 @@ bool throws_exactly(Function&& function)
 }
 
 }  // namespace
+
+TEST(a_handle_asks_its_resource_and_not_the_current_one)
+{
+  auto const refuse = [](std::size_t, tenure::cuda_stream_view, void*) -> void* { throw std::runtime_error("it was asked"); };
+  mr::callback_memory_resource const refusing{refuse, [](void*, std::size_t, tenure::cuda_stream_view, void*) {}};
+  mr::using_resource const here{refusing};
+  mr::rmm_resource named{new_pool()};
+  named.deallocate(legacy(), named.allocate(legacy(), 100), 100);
+  named.deallocate_sync(named.allocate_sync(100), 100);
+  CHECK(throws_exactly<std::runtime_error>([] { (void)mr::rmm_resource{mr::resource_ref{}}.allocate(legacy(), 100); }));
+}
 
 TEST(rmms_buffers_own_a_pool)
 {

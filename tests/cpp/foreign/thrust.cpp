@@ -10,6 +10,7 @@
 #include <tenure/thrust.hpp>
 
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 using namespace tenure;
@@ -85,6 +86,49 @@ TEST(allocators_of_elements)
   CHECK(v.front() == 7 && v.back() == 8 && v.get_allocator().stream() == stream.view());
   using rebound = std::allocator_traits<std::decay_t<decltype(adaptor)>>::rebind_alloc<double>;
   CHECK(rebound{adaptor}.underlying_allocator() == adaptor.underlying_allocator());
+}
+
+TEST(what_was_moved_from_allocates_again)
+{
+  mr::statistics_resource_adaptor counted{mr::pinned_host_memory_resource{}};
+  mr::thrust_allocator<int> const of_thrust{cuda_stream_legacy, counted};
+  device_vector<int> there(10, 3, of_thrust);
+  device_vector<int> const taken = std::move(there);
+  there.resize(5);
+  CHECK(taken.size() == 10 && there.size() == 5 && there.get_allocator() == of_thrust);
+
+  mr::stream_allocator_adaptor const adaptor{mr::polymorphic_allocator<int>{counted}, cuda_stream_legacy};
+  std::vector<int, std::decay_t<decltype(adaptor)>> v(10, 7, adaptor);
+  auto const moved = std::move(v);
+  v.push_back(8);
+  CHECK(moved.size() == 10 && v.back() == 8 && v.get_allocator() == adaptor);
+  CHECK(counted.get_allocations_counter().value == 4);
+}
+
+TEST(an_allocator_asks_its_resource_and_not_the_current_one)
+{
+  auto const refuse = [](std::size_t, cuda_stream_view, void*) -> void* { throw std::runtime_error("it was asked"); };
+  mr::callback_memory_resource const refusing{refuse, [](void*, std::size_t, cuda_stream_view, void*) {}};
+  mr::using_resource const here{refusing};
+  mr::thrust_allocator<int> ints{cuda_stream_legacy, mr::pinned_host_memory_resource{}};
+  ints.deallocate(ints.allocate(100), 100);
+  CHECK_THROWS(mr::thrust_allocator<int>{}.allocate(100), std::runtime_error, "it was asked");
+}
+
+TEST(an_element_has_its_alignment)
+{
+  struct alignas(1024) wide {
+    char bytes[1024];
+  };
+  mr::pool_memory_resource const pool{mr::cuda_memory_resource{}, 0};
+  mr::thrust_allocator<wide> wides{cuda_stream_legacy, pool};
+  mr::thrust_allocator<char> chars{wides};
+  auto const before = chars.allocate(256);  // so that what follows would not be aligned by chance
+  auto const p      = wides.allocate(3);
+  CHECK(is_pointer_aligned(thrust::raw_pointer_cast(p), alignof(wide)));
+  wides.deallocate(p, 3);
+  chars.deallocate(before, 256);
+  CHECK(misuse_count() == 0 && pool.info().live_count == 0);
 }
 
 int main() { return check::run_all("thrust.cpp"); }
