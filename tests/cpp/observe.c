@@ -208,8 +208,8 @@ static void a_report_counts_by_library_until_it_ends(void)
   CHECK_OK(tenure_library_set(before, &inside));
   CHECK_EQ(inside, number);
   CHECK_OK(tenure_allocate(pool, 300, 0, TENURE_STREAM_LEGACY, &own));
-  CHECK(report_has("\"library\":\"c library\",\"tag\":null,\"live_bytes\":5000,\"live_count\":1"));
-  CHECK(report_has("\"library\":null,\"tag\":null,\"live_bytes\":300,\"live_count\":1"));
+  CHECK(report_has("\"library\":\"c library\",\"live_bytes\":5000,\"live_count\":1"));
+  CHECK(report_has("\"library\":null,\"live_bytes\":300,\"live_count\":1"));
   CHECK(report_has("\"peak_live_bytes\":5300"));
   CHECK_OK(tenure_report_begin(0, 0));
   CHECK_OK(tenure_allocate(pool, 70000, 0, TENURE_STREAM_LEGACY, &late));

@@ -93,9 +93,9 @@ TEST(a_report_names_the_library_that_allocates)
     std::thread([&] { device_buffer const own{11, cuda_stream_legacy, pool}; }).join();
   }
   device_buffer const own{17, cuda_stream_legacy, pool};
-  CHECK(says("\"library\":\"cpp solver\",\"tag\":null,\"live_bytes\":8004,\"live_count\":2"));
-  CHECK(says("\"library\":\"cpp mesh\",\"tag\":null,\"live_bytes\":703,\"live_count\":1"));
-  CHECK(says("\"library\":null,\"tag\":null,\"live_bytes\":17,\"live_count\":1"));
+  CHECK(says("\"library\":\"cpp solver\",\"live_bytes\":8004,\"live_count\":2"));
+  CHECK(says("\"library\":\"cpp mesh\",\"live_bytes\":703,\"live_count\":1"));
+  CHECK(says("\"library\":null,\"live_bytes\":17,\"live_count\":1"));
   CHECK(says("\"peak_live_bytes\":8724"));
   report_end();
   device_buffer const uncounted{90001, cuda_stream_legacy, pool};

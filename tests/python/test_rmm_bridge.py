@@ -672,13 +672,13 @@ def test_what_rmm_asks_for_is_rmms_in_reports():
     run(
         """
         tenure.report(True)
-        theirs = rmm.DeviceBuffer(size=3 << 20)
+        theirs = rmm.DeviceBuffer(size=3 << 20, mr=plug.to_rmm())
         over = rmm.mr.StatisticsResourceAdaptor(plug.to_rmm(pool()))
         adapted = rmm.DeviceBuffer(size=1 << 20, mr=over)
         ours = tenure.DeviceBuffer(size=1000)
         # One that fails leaves the thread as it was.
         try:
-            rmm.DeviceBuffer(size=1 << 60)
+            rmm.DeviceBuffer(size=1 << 60, mr=plug.to_rmm())
             raise SystemExit("no error")
         except MemoryError:
             pass
