@@ -79,12 +79,12 @@ class handle : public ::tenure::mr::rmm_resource {
   void* allocate(::cuda::stream_ref stream, std::size_t bytes, std::size_t alignment)
   {
     as_rmm const counted;
-    return rmm_resource::allocate(stream, bytes, alignment);
+    return ::tenure::mr::rmm_resource::allocate(stream, bytes, alignment);
   }
   void* allocate_sync(std::size_t bytes, std::size_t alignment)
   {
     as_rmm const counted;
-    return rmm_resource::allocate_sync(bytes, alignment);
+    return ::tenure::mr::rmm_resource::allocate_sync(bytes, alignment);
   }
 };
 static_assert(::cuda::mr::resource_with<handle, ::cuda::mr::device_accessible>);
