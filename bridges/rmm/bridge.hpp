@@ -34,6 +34,7 @@
 #include <cxxabi.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,28 @@ namespace tenure_bridge {
 
 using any = ::cuda::mr::any_resource<::cuda::mr::device_accessible>;
 
+/** What is allocated while it lives is RMM's in reports: all that RMM asks for, whoever asked RMM. Fails no allocation. */
+class as_rmm {
+ public:
+  as_rmm() { (void)TENURE_DETAIL_CALL(library_set)(number(), &previous_); }
+  as_rmm(as_rmm const&)            = delete;
+  as_rmm& operator=(as_rmm const&) = delete;
+  ~as_rmm() { (void)TENURE_DETAIL_CALL(library_set)(previous_, nullptr); }
+
+ private:
+  /** The number of the name; the program's own where the process has no name left. */
+  static std::uint32_t number()
+  {
+    static std::uint32_t const known = [] {
+      std::uint32_t found = 0;
+      return TENURE_DETAIL_CALL(library_number)("rmm", &found) == TENURE_OK ? found : 0;
+    }();
+    return known;
+  }
+
+  std::uint32_t previous_{0};
+};
+
 /**
  * A resource of tenure's as RMM's C++ sees it: one word, stored inline in an `any_resource`, with RMM's exceptions. A type of its
  * own, so that what is found in RMM's table and has this type was made by this file, whatever headers others were compiled with.
@@ -52,6 +75,17 @@ using any = ::cuda::mr::any_resource<::cuda::mr::device_accessible>;
 class handle : public ::tenure::mr::rmm_resource {
  public:
   using ::tenure::mr::rmm_resource::rmm_resource;
+
+  void* allocate(::cuda::stream_ref stream, std::size_t bytes, std::size_t alignment)
+  {
+    as_rmm const counted;
+    return ::tenure::mr::rmm_resource::allocate(stream, bytes, alignment);
+  }
+  void* allocate_sync(std::size_t bytes, std::size_t alignment)
+  {
+    as_rmm const counted;
+    return ::tenure::mr::rmm_resource::allocate_sync(bytes, alignment);
+  }
 };
 static_assert(::cuda::mr::resource_with<handle, ::cuda::mr::device_accessible>);
 // What is no larger is stored inline: a buffer of RMM's then needs no memory for its resource.

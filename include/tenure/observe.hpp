@@ -3,7 +3,7 @@
 /**
  * \file tenure/observe.hpp
  *
- * Looking inside: tags, accounts, snapshots, history.
+ * Looking inside: tags, accounts, snapshots, history, reports of a run.
  *
  *     {
  *       tenure::tag const loading{"loader"};
@@ -11,7 +11,7 @@
  *     }
  *     for (auto const& account : tenure::usage(tenure::usage_by::tag)) { ... account.live_bytes ... }
  *
- * Nothing is kept before the first tag, `observe`, or `record_history`. What an out-of-memory error has to say besides its
+ * Nothing is kept before the first tag, `observe`, `record_history`, or `report_begin`. What an out-of-memory error has to say besides its
  * line is in `tenure::error::notes()`. The fields of a snapshot are described in `docs/looking-inside.md`.
  */
 
@@ -86,13 +86,23 @@ inline std::int32_t add_account(void* context, tenure_account const* found) noex
   return found;
 }
 
+namespace detail {
+
+/** A text of the library's, which goes back to it. */
+struct held_text {
+  tenure_text text{};
+  held_text()                            = default;
+  held_text(held_text const&)            = delete;
+  held_text& operator=(held_text const&) = delete;
+  ~held_text() { (void)TENURE_DETAIL_CALL(text_free)(&text); }
+};
+
+}  // namespace detail
+
 /** All memory as JSON: resources, live blocks, threads, and the recorded events. */
 [[nodiscard]] inline std::string memory_snapshot()
 {
-  struct held {
-    tenure_text text{};
-    ~held() { (void)TENURE_DETAIL_CALL(text_free)(&text); }
-  } made;
+  detail::held_text made;
   detail::check(TENURE_DETAIL_CALL(memory_snapshot)(&made.text));
   return {made.text.data, made.text.size};
 }
@@ -105,5 +115,60 @@ inline void record_history(bool on = true, bool stacks = false, std::size_t max_
 {
   detail::check(TENURE_DETAIL_CALL(history_record)(on ? 1U : 0U, stacks ? 1U : 0U, max_entries));
 }
+
+/**
+ * Counts for a report from now on, with what was counted before forgotten; with lines of who allocates if `stacks`, where
+ * something in the process can tell them: Python can. While it counts, each call costs two readings of the clock, the book and
+ * one lock of the process more.
+ */
+inline void report_begin(bool stacks = false) { detail::check(TENURE_DETAIL_CALL(report_begin)(1U, stacks ? 1U : 0U)); }
+
+/** Counts no more. What was counted stays to be read. */
+inline void report_end() { detail::check(TENURE_DETAIL_CALL(report_begin)(0U, 0U)); }
+
+/**
+ * What was counted, as JSON: the peak and who held what at it, what was reserved, the time spent in allocation, and the blocks
+ * that are out. `tenure view` and `tenure stats` read it from a file; `docs/tools.md` says what the figures are.
+ */
+[[nodiscard]] inline std::string report()
+{
+  detail::held_text made;
+  detail::check(TENURE_DETAIL_CALL(report)(&made.text));
+  return {made.text.data, made.text.size};
+}
+
+/** A library that allocates from tenure, as reports name it: the same for the same name. */
+class library {
+ public:
+  /** A name of 1 to 256 bytes; a process has at most 63 of them. */
+  explicit library(char const* name) { detail::check(TENURE_DETAIL_CALL(library_number)(name, &number_)); }
+  explicit library(std::string const& name) : library(name.c_str()) {}
+
+  /** The number of it, as the C functions take it. */
+  [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
+
+ private:
+  std::uint32_t number_{0};
+};
+
+/**
+ * What this thread allocates is that library's while it lives. They nest; it ends on the thread that opened it.
+ *
+ *     static tenure::library const mine{"my library"};
+ *     tenure::in_library const here{mine};
+ */
+class in_library {
+ public:
+  explicit in_library(library const& which)
+  {
+    detail::check(TENURE_DETAIL_CALL(library_set)(which.number(), &previous_));
+  }
+  in_library(in_library const&)            = delete;
+  in_library& operator=(in_library const&) = delete;
+  ~in_library() { detail::finish(TENURE_DETAIL_CALL(library_set)(previous_, nullptr)); }
+
+ private:
+  std::uint32_t previous_{0};
+};
 
 }  // namespace tenure

@@ -174,12 +174,72 @@ static void out_of_memory_has_notes(void)
   CHECK_OK(tenure_resource_release(pool));
 }
 
+/* Whether the report says this. */
+static int report_has(char const* what)
+{
+  tenure_text text = {NULL, 0};
+  int found;
+  CHECK_OK(tenure_report(&text));
+  found = text.data != NULL && strlen(text.data) == text.size && strstr(text.data, what) != NULL;
+  CHECK_OK(tenure_text_free(&text));
+  return found;
+}
+
+static void a_report_counts_by_library_until_it_ends(void)
+{
+  tenure_resource const pool = pool_of(16 << 20);
+  uint32_t number            = 0;
+  uint32_t again             = 0;
+  uint32_t before            = 99;
+  uint32_t inside            = 99;
+  void* named                = NULL;
+  void* own                  = NULL;
+  void* late                 = NULL;
+  char name[40];
+  int other;
+  CHECK_OK(tenure_library_number("c library", &number));
+  CHECK_OK(tenure_library_number("c library", &again));
+  CHECK(number != 0);
+  CHECK_EQ(number, again);
+  CHECK_OK(tenure_report_begin(1, 0));
+  CHECK_OK(tenure_library_set(number, &before));
+  CHECK_EQ(before, 0);
+  CHECK_OK(tenure_allocate(pool, 5000, 0, TENURE_STREAM_LEGACY, &named));
+  CHECK_OK(tenure_library_set(before, &inside));
+  CHECK_EQ(inside, number);
+  CHECK_OK(tenure_allocate(pool, 300, 0, TENURE_STREAM_LEGACY, &own));
+  CHECK(report_has("\"library\":\"c library\",\"live_bytes\":5000,\"live_count\":1"));
+  CHECK(report_has("\"library\":null,\"live_bytes\":300,\"live_count\":1"));
+  CHECK(report_has("\"peak_live_bytes\":5300"));
+  CHECK_OK(tenure_report_begin(0, 0));
+  CHECK_OK(tenure_allocate(pool, 70000, 0, TENURE_STREAM_LEGACY, &late));
+  CHECK(report_has("\"peak_live_bytes\":5300"));
+  CHECK_OK(tenure_deallocate(pool, late, 70000, 0, TENURE_STREAM_LEGACY));
+  CHECK_OK(tenure_deallocate(pool, own, 300, 0, TENURE_STREAM_LEGACY));
+  CHECK_OK(tenure_deallocate(pool, named, 5000, 0, TENURE_STREAM_LEGACY));
+  CHECK_OK(tenure_resource_release(pool));
+  /* Bad arguments. */
+  CHECK_ERROR(tenure_report(NULL), TENURE_ERROR_INVALID_ARGUMENT);
+  CHECK_ERROR(tenure_library_number("c library", NULL), TENURE_ERROR_INVALID_ARGUMENT);
+  CHECK_ERROR(tenure_library_number(NULL, &again), TENURE_ERROR_INVALID_ARGUMENT);
+  CHECK_ERROR(tenure_library_number("", &again), TENURE_ERROR_INVALID_ARGUMENT);
+  /* There are 63 names; those that are known stay. */
+  for (other = 0; other < 62; ++other) {
+    sprintf(name, "c other %d", other);
+    CHECK_OK(tenure_library_number(name, &again));
+  }
+  CHECK_ERROR(tenure_library_number("c one too many", &again), TENURE_ERROR_INVALID_ARGUMENT);
+  CHECK_OK(tenure_library_number("c library", &again));
+  CHECK_EQ(number, again);
+}
+
 int main(void)
 {
   RUN(a_tag_counts_what_is_allocated_while_it_is_open);
   RUN(bad_arguments_are_errors);
   RUN(events_are_recorded_with_the_stacks_that_somebody_tells);
   RUN(out_of_memory_has_notes);
+  RUN(a_report_counts_by_library_until_it_ends);
   CHECK_OK(tenure_observe(0));
   return check_finish("observe.c", 0);
 }

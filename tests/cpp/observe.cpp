@@ -72,6 +72,37 @@ TEST(out_of_memory_has_one_line_and_notes)
   }
 }
 
+TEST(a_report_names_the_library_that_allocates)
+{
+  auto const says = [](std::string const& what) { return report().find(what) != std::string::npos; };
+  mr::pool_memory_resource const pool{mr::cuda_memory_resource{}, mr::pool_options{}};
+  library const solver{"cpp solver"}, mesh{std::string{"cpp mesh"}};
+  CHECK_EQ(library{"cpp solver"}.number(), solver.number());
+  CHECK(solver.number() != mesh.number() && solver.number() != 0);
+  report_begin();
+  device_buffer first, second, third;
+  {
+    in_library const outer{solver};
+    first = device_buffer{3001, cuda_stream_legacy, pool};
+    {
+      in_library const inner{mesh};
+      second = device_buffer{703, cuda_stream_legacy, pool};
+    }
+    third = device_buffer{5003, cuda_stream_legacy, pool};
+    // A library is its thread's.
+    std::thread([&] { device_buffer const own{11, cuda_stream_legacy, pool}; }).join();
+  }
+  device_buffer const own{17, cuda_stream_legacy, pool};
+  CHECK(says("\"library\":\"cpp solver\",\"live_bytes\":8004,\"live_count\":2"));
+  CHECK(says("\"library\":\"cpp mesh\",\"live_bytes\":703,\"live_count\":1"));
+  CHECK(says("\"library\":null,\"live_bytes\":17,\"live_count\":1"));
+  CHECK(says("\"peak_live_bytes\":8724"));
+  report_end();
+  device_buffer const uncounted{90001, cuda_stream_legacy, pool};
+  CHECK(says("\"peak_live_bytes\":8724") && !says("90001"));
+  CHECK_THROWS(library{""}, invalid_argument, "1 to 256 bytes");
+}
+
 int main()
 {
   int const status = check::run_all("observe.cpp");

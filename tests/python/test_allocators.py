@@ -229,3 +229,115 @@ def test_a_library_that_fails_after_its_import(stand_in):
         """,
         PYTHONPATH=stand_in,
     )
+
+
+# The files of a package that stands in for each library. None has the library's hooks: what is called here is the plug's
+# `turn_on`, and when.
+FILES = {
+    "cupy": ("cupy",),
+    "torch": ("torch",),
+    "numba": ("numba", "numba/cuda", "numba_cuda"),
+    "numba-cuda-mlir": ("numba_cuda_mlir",),
+    "warp": ("warp",),
+    "cuda.core": ("cuda/core",),  # `cuda` has no file of its own
+    "rmm": ("rmm",),
+}
+
+
+@pytest.fixture
+def stand_ins(tmp_path, stand_in):
+    """A package for every library, which notes that its last line ran."""
+    for folder in {folder for folders in FILES.values() for folder in folders}:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "__init__.py").write_text("__version__ = '99.0'\ncomplete = True\n")
+    return stand_in
+
+
+RECORDER = """
+        import importlib, sys
+        import tenure, tenure.allocators as allocators
+        turned = []
+        class Recorder:
+            def __init__(self, library): self.library = library
+            def turn_on(self, mr, route):
+                # Only whole modules are plugged into.
+                assert sys.modules[self.library.module].complete
+                turned.append((self.library.name, mr, route))
+                return "a route", mr, ("a note",)
+            def turn_off(self):
+                turned.remove(next(one for one in turned if one[0] == self.library.name))
+                return ""
+        allocators._plug = Recorder
+"""
+
+
+@pytest.mark.parametrize("library", FILES)
+def test_every_library_is_turned_on_by_its_import_and_once(stand_ins, library):
+    module = _libraries.LIBRARIES[library].module
+    assert set(FILES) == set(_libraries.LIBRARIES)
+    run(
+        RECORDER
+        + f"""
+        pool = tenure.mr.PoolMemoryResource(tenure.mr.CudaMemoryResource())
+        row = tenure.enable({library!r}, mr=pool)[{library!r}]
+        assert (row.state, row.resource) == ("waiting", "PoolMemoryResource"), row
+        assert {module!r} not in sys.modules and not turned
+        # What it lies in, and what is not it, turn nothing on.
+        import json.tool
+        if "." in {module!r}:
+            importlib.import_module({module!r}.partition(".")[0])
+        assert not turned
+        found = importlib.import_module({module!r})
+        assert turned == [({library!r}, pool, "auto")], turned
+        assert found.__spec__.loader is found.__loader__ and type(found.__loader__).__name__ == "SourceFileLoader"
+        importlib.import_module({module!r})
+        assert len(turned) == 1
+        row = allocators._on[{library!r}]
+        assert (row.state, row.route, row.version, row.notes[0]) == ("on", "a route", "99.0", "a note"), row
+        assert "was not tested" in row.notes[-1]
+        # One that is there is turned on at once.
+        assert tenure.enable(found)[0].state == "on" and turned[1:] == [({library!r}, None, "auto")]
+        del turned[1:]
+        assert tenure.disable(found)[0].state == "off" and not turned
+        assert not any(type(f).__name__ == "_Watch" for f in sys.meta_path)
+        """,
+        PYTHONPATH=stand_ins,
+    )
+
+
+def test_without_names_each_is_turned_on_as_it_is_imported(stand_ins):
+    run(
+        RECORDER
+        + """
+        assert {row.state for row in tenure.enable()} == {"waiting"}
+        for number, library in enumerate(reversed(allocators.LIBRARIES.values()), 1):
+            importlib.import_module(library.module)
+            assert turned[-1] == (library.name, None, "auto") and len(turned) == number, turned
+        assert {row.state for row in tenure.enable()} == {"on"}
+        """,
+        PYTHONPATH=stand_ins,
+    )
+
+
+def test_enable_begins_to_count_where_ipython_is_and_nowhere_else(stand_in):
+    run(
+        """
+        import builtins, json, tenure
+        from tenure import _tenure
+        def begun():
+            return json.loads(_tenure._report())["begun_ns"]
+        tenure.enable("cupy")
+        assert not begun()
+        builtins.__IPYTHON__ = True
+        tenure.enable("cupy")
+        first = begun()
+        assert first
+        # What counts already is not begun anew, and what somebody ended is not begun again.
+        tenure.enable("cupy")
+        assert begun() == first
+        tenure.report(False)
+        tenure.enable("cupy")
+        assert not tenure.report().counting
+        """,
+        PYTHONPATH=stand_in,
+    )

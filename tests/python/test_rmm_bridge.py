@@ -665,3 +665,28 @@ def test_results_and_scratch_of_pylibcudf():
         assert base.allocation_counts.current_count == 0
         """
     )
+
+
+@needs_rmm
+def test_what_rmm_asks_for_is_rmms_in_reports():
+    run(
+        """
+        tenure.report(True)
+        theirs = rmm.DeviceBuffer(size=3 << 20, mr=plug.to_rmm())
+        over = rmm.mr.StatisticsResourceAdaptor(plug.to_rmm(pool()))
+        adapted = rmm.DeviceBuffer(size=1 << 20, mr=over)
+        ours = tenure.DeviceBuffer(size=1000)
+        # One that fails leaves the thread as it was.
+        try:
+            rmm.DeviceBuffer(size=1 << 60, mr=plug.to_rmm())
+            raise SystemExit("no error")
+        except MemoryError:
+            pass
+        more = tenure.DeviceBuffer(size=24)
+        held = {name: one.live_bytes for name, one in tenure.report().libraries.items()}
+        assert held == {"rmm": 4 << 20, "the program": 1024}, held
+        del theirs, adapted
+        assert tenure.report().libraries["rmm"].live_bytes == 0
+        tenure.report(False)
+        """
+    )

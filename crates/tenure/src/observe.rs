@@ -1,4 +1,4 @@
-//! Looking inside: tags, accounts, snapshots, history.
+//! Looking inside: tags, accounts, snapshots, history, reports of a run.
 //!
 //! ```
 //! use tenure::{DeviceBuffer, Stream, observe};
@@ -15,7 +15,7 @@
 //! # Ok::<(), tenure::Error>(())
 //! ```
 //!
-//! Nothing is kept before the first tag, [`observe`], or [`record_history`]. The fields of a snapshot are described in
+//! Nothing is kept before the first tag, [`observe`], [`record_history`], or [`report_begin`]. The fields of a snapshot are described in
 //! `docs/looking-inside.md`.
 //!
 //! Unsafe in this file: calls through the table, and the function that it calls back.
@@ -170,4 +170,108 @@ pub fn end_history() -> Result<()> {
     let api = api()?;
     // SAFETY: takes integers.
     check(api, unsafe { (api.history_record)(0, 0, 0) })
+}
+
+/// Counts for a report from now on, with what was counted before forgotten. With `stacks`, with lines of who allocates, where
+/// something in the process can tell them: Python can.
+///
+/// While it counts, each call costs two readings of the clock, the book and one lock of the process more.
+///
+/// # Errors
+/// [`Error::Load`] without a library.
+pub fn report_begin(stacks: bool) -> Result<()> {
+    let api = api()?;
+    // SAFETY: takes integers.
+    check(api, unsafe { (api.report_begin)(1, u32::from(stacks)) })
+}
+
+/// Counts no more. What was counted stays to be read.
+///
+/// # Errors
+/// [`Error::Load`] without a library.
+pub fn report_end() -> Result<()> {
+    let api = api()?;
+    // SAFETY: takes integers.
+    check(api, unsafe { (api.report_begin)(0, 0) })
+}
+
+/// What was counted, as JSON: the peak and who held what at it, what was reserved, the time spent in allocation, and the blocks
+/// that are out. `tenure view` and `tenure stats` read it from a file; `docs/tools.md` says what the figures are.
+///
+/// # Errors
+/// [`Error::Load`] without a library.
+pub fn report() -> Result<String> {
+    let api = api()?;
+    take_text(api, |out| {
+        // SAFETY: the pointer is valid for writing.
+        unsafe { (api.report)(out) }
+    })
+}
+
+/// A library that allocates from tenure, as reports name it.
+///
+/// ```
+/// use tenure::{DeviceBuffer, Stream, observe};
+///
+/// let mine = observe::Library::named("my library")?;
+/// observe::report_begin(false)?;
+/// let buffer = {
+///     let _here = mine.enter()?;
+///     DeviceBuffer::new(1 << 20, &Stream::create()?)?
+/// };
+/// assert!(observe::report()?.contains("\"my library\""));
+/// observe::report_end()?;
+/// drop(buffer);
+/// # Ok::<(), tenure::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Library(u32);
+
+impl Library {
+    /// The library of that name, the same for the same name.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a name that is empty, longer than 256 bytes, or has a zero byte, and where a process has 63
+    /// already; [`Error::Load`] without a library.
+    pub fn named(name: &str) -> Result<Self> {
+        let api = api()?;
+        let name = CString::new(name).map_err(|_| Error::Invalid("a library's name cannot have a zero byte".into()))?;
+        let mut number = 0;
+        // SAFETY: a C string; the pointer is valid for writing.
+        check(api, unsafe { (api.library_number)(name.as_ptr(), &mut number) })?;
+        Ok(Self(number))
+    }
+
+    /// What this thread allocates is this library's until the guard is dropped. Guards nest and go in the reverse order.
+    ///
+    /// # Errors
+    /// [`Error::Load`] without a library.
+    pub fn enter(self) -> Result<InLibrary> {
+        let api = api()?;
+        let mut previous = 0;
+        // SAFETY: the pointer is valid for writing.
+        check(api, unsafe { (api.library_set)(self.0, &mut previous) })?;
+        Ok(InLibrary { api, previous, _thread: PhantomData })
+    }
+}
+
+/// The guard of [`Library::enter`]. It belongs to the thread that entered.
+#[must_use = "the library is left when its guard is dropped"]
+pub struct InLibrary {
+    api: &'static tenure_api,
+    previous: u32,
+    _thread: PhantomData<*const ()>,
+}
+
+impl std::fmt::Debug for InLibrary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InLibrary").field("previous", &self.previous).finish_non_exhaustive()
+    }
+}
+
+impl Drop for InLibrary {
+    fn drop(&mut self) {
+        // SAFETY: takes an integer; null is allowed for what was so before.
+        unsafe { (self.api.library_set)(self.previous, std::ptr::null_mut()) };
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tenure::observe::{self, By, Usage};
+use tenure::observe::{self, By, Library, Usage};
 use tenure::{Device, DeviceBuffer, Error, Limiting, Pool, Stream};
 
 /// The book is one per process.
@@ -78,4 +78,55 @@ fn an_error_has_notes_only_where_memory_could_not_be_had() {
     assert!((1..=8).contains(&notes.len()), "{notes:?}");
     assert_eq!(notes.last().unwrap(), "with allocation_limit=5400 bytes (5.27 KiB) it would have been served");
     assert!(tenure::tag("").unwrap_err().notes().is_empty());
+}
+
+#[test]
+fn a_report_names_the_library_that_allocates() {
+    let _alone = alone();
+    let (stream, pool) = (Stream::create().unwrap(), pool());
+    let (solver, mesh) = (Library::named("rust solver").unwrap(), Library::named("rust mesh").unwrap());
+    assert_eq!(solver, Library::named("rust solver").unwrap());
+    observe::report_begin(false).unwrap();
+    let held = {
+        let _solver = solver.enter().unwrap();
+        let first = DeviceBuffer::new_in(5000, &stream, &pool).unwrap();
+        let second = {
+            let _mesh = mesh.enter().unwrap();
+            DeviceBuffer::new_in(700, &stream, &pool).unwrap()
+        };
+        (first, second, DeviceBuffer::new_in(40, &stream, &pool).unwrap())
+    };
+    let own = DeviceBuffer::new_in(3, &stream, &pool).unwrap();
+    let report = observe::report().unwrap();
+    assert_eq!(
+        live_by_library(&report),
+        [("".to_owned(), 3), ("rust mesh".to_owned(), 700), ("rust solver".to_owned(), 5040)],
+        "{report}"
+    );
+    assert!(report.contains("\"peak_live_bytes\":5743"), "{report}");
+    observe::report_end().unwrap();
+    let after = DeviceBuffer::new_in(90_000, &stream, &pool).unwrap();
+    assert!(observe::report().unwrap().contains("\"peak_live_bytes\":5743"));
+    drop((held, own, after));
+    for name in ["", "a\0b", &"x".repeat(257)] {
+        assert!(matches!(Library::named(name), Err(Error::Invalid(_))), "{name:?}");
+    }
+}
+
+/// `live_bytes` by library, those of the report's holders with any, in the order of names.
+fn live_by_library(report: &str) -> Vec<(String, u64)> {
+    let (_, holders) = report.split_once("\"holders\":[").expect("holders");
+    let (holders, _) = holders.split_once(']').expect("their end");
+    let field = |one: &str, name: &str| {
+        let (_, rest) = one.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{name} in {one}"));
+        rest.split([',', '}']).next().unwrap_or_default().trim_matches('"').to_owned()
+    };
+    let mut all: Vec<(String, u64)> = holders
+        .split_inclusive('}')
+        .filter(|one| one.contains('{'))
+        .map(|one| (field(one, "library").replace("null", ""), field(one, "live_bytes").parse().expect("a number")))
+        .filter(|(_, live)| *live > 0)
+        .collect();
+    all.sort();
+    all
 }

@@ -47,6 +47,7 @@ class Table(Sequence[Row]):
     def __getitem__(self, which: slice) -> Sequence[Row]: ...
 
 ROUTES: tuple[str, ...]
+_on: dict[str, Row]
 
 def enable(
     *libraries: str | ModuleType,
