@@ -47,7 +47,6 @@ class Table(Sequence[Row]):
     def __getitem__(self, which: slice) -> Sequence[Row]: ...
 
 ROUTES: tuple[str, ...]
-_on: dict[str, Row]
 
 def enable(
     *libraries: str | ModuleType,
