@@ -61,10 +61,11 @@ def main():
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", dtype=torch.float16):
             loss = torch.nn.functional.cross_entropy(compiled(points), labels)
-        # Backward runs on threads of PyTorch's own: what they allocate is tenure's too.
+        # Backward runs on threads of PyTorch's own: what they allocate is tenure's too. Not what a graph of torch.compile's
+        # writes: its results lie in the graph's own memory, which is PyTorch's.
         scaler.scale(loss).backward()
         owned = [pool.owns(p.grad.untyped_storage().data_ptr()) for p in model.parameters()]
-        assert all(owned), f"gradients that are not tenure's: {owned}"
+        assert all(owned) or options.compile == "reduce-overhead", f"gradients that are not tenure's: {owned}"
         scaler.step(optimizer)
         scaler.update()
         losses.append(float(loss.detach()))
