@@ -32,7 +32,13 @@ def test_importing_the_hooks_imports_no_library():
 
 @pytest.mark.parametrize("name", ["cuda_core", "cupy", "numba", "rmm", "torch", "warp"])
 def test_hooks_are_found_without_an_import_of_their_own(name):
-    run(f"import tenure; assert tenure.allocators.{name}.__name__ == 'tenure.allocators.{name}'")
+    run(
+        f"""
+        import tenure
+        assert tenure.allocators.{name}.__name__ == "tenure.allocators.{name}"
+        assert "{name}" in dir(tenure.allocators)
+        """
+    )
 
 
 LACKED = {

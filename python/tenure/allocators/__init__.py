@@ -285,15 +285,12 @@ def disable(*libraries: str | ModuleType) -> Table:
     return Table(rows)
 
 
-_MODULES = ("cuda_core", "cupy", "numba", "rmm", "torch", "warp")
-
-
 def __getattr__(name: str) -> Any:
     # `tenure.allocators.cupy` without an import of its own, as `tenure.mr` is there without one.
-    if name in _MODULES:
+    if name in _PLACES.values():
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted({*globals(), *_PLACES.values()})

@@ -202,7 +202,6 @@ class _Plug:
         self._lock = threading.RLock()
         self._quiet = threading.local()
         self._mr: Any = None
-        self._on = False
         self._entries: dict[int, _Held] = {}
         self._before: dict[int, tuple[Any, Any]] = {}
         self._warned = False
@@ -216,7 +215,7 @@ class _Plug:
         with self._lock:
             self._rmm, self._bridge = rmm, bridge
             self._mr, self._warned = mr, False
-            self._stop()
+            _tenure._unfollow_current()
             for device in self._devices():
                 if device not in self._before:
                     self._before[device] = (rmm.mr.get_per_device_resource(device), bridge.table_entry(device))
@@ -230,7 +229,6 @@ class _Plug:
             except BaseException:
                 self._restore()
                 raise
-            self._on = True
         notes = []
         if mr is None:
             notes.append(
@@ -249,14 +247,8 @@ class _Plug:
             devices = [device for device in devices if device == self._mr.device]
         return devices
 
-    def _stop(self) -> None:
-        if self._on or self._entries:
-            _tenure._unfollow_current()
-        self._on = False
-
     def _restore(self) -> str:
         """Puts back what was there, where nobody has set something else since."""
-        self._stop()
         _tenure._unfollow_current()
         left = []
         for device, (python, cpp) in self._before.items():
