@@ -645,28 +645,6 @@ def test_buffers_of_rmms_on_a_gpu():
     )
 
 
-@gpu
-@needs_rmm
-@pytest.mark.skipif(importlib.util.find_spec("pylibcudf") is None, reason="pylibcudf is not installed")
-def test_results_and_scratch_of_pylibcudf():
-    run(
-        """
-        import pyarrow
-        import pylibcudf
-        base = mr.StatisticsResourceAdaptor(pool())
-        mr.set_current_device_resource(base)
-        table = pyarrow.table({"key": [n % 10 for n in range(10_000)], "value": list(range(10_000))})
-        ours = pylibcudf.Table.from_arrow(table) if hasattr(pylibcudf.Table, "from_arrow") else pylibcudf.interop.from_arrow(table)
-        sorted_ = pylibcudf.sorting.sort(ours, [pylibcudf.types.Order.ASCENDING] * 2, [pylibcudf.types.NullOrder.AFTER] * 2)
-        assert base.allocation_counts.total_count > 4
-        mr.reset_current_device_resource()
-        del ours, sorted_
-        gc.collect()
-        assert base.allocation_counts.current_count == 0
-        """
-    )
-
-
 @needs_rmm
 def test_what_rmm_asks_for_is_rmms_in_reports():
     run(

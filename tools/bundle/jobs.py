@@ -1,7 +1,7 @@
 """Two programs that are nobody's test: a job that mixes CuPy and PyTorch, and the largest batch that fits. By allocator, one process
 each, side by side in this run: figures, no judgement.
 
-    python jobs.py FOLDER [--gib N] [--quick]      FOLDER holds mixed_job.py and largest_batch.py
+    python jobs.py FOLDER [--gib N...] [--only JOB]     FOLDER holds mixed_job.py and largest_batch.py
     python jobs.py --drive ROUTE SCRIPT ARGS...    one of them, unchanged, over tenure
 
 The scripts know routes of their own (``own``, ``rmm_pool``, ``rmm_async``). They are not edited: for tenure they run with ``own``,
@@ -19,13 +19,14 @@ import os
 import runpy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 GIB = 1 << 30
 ROUTES = {
     "mixed_job.py": ("own", "own_expandable", "rmm_pool", "rmm_async"),
-    "largest_batch.py": ("own", "own_expandable", "rmm_pool"),
+    "largest_batch.py": ("own", "own_expandable", "rmm_pool", "rmm_async"),
 }
 OURS = ("process", "pool")
 
@@ -98,28 +99,39 @@ def main() -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--gib", default="4", help="the budget of largest_batch.py (default: %(default)s)")
+    # 6 and 10 are round; in 6.3 and 10.37 the live bytes of one more step fit (12 and 21: 6.274 and 10.346 GiB), with little over.
+    parser.add_argument("--gib", nargs="+", default=["6", "6.3", "10", "10.37"], help="budgets of largest_batch.py (default: %(default)s)")
+    parser.add_argument("--only", choices=tuple(ROUTES), help="this job alone")
     parser.add_argument("--timeout", type=float, default=400)
     options = parser.parse_args()
     needed = {"mixed_job.py": ("cupy", "torch"), "largest_batch.py": ("torch", "transformers")}
     good = True
     for job, routes in ROUTES.items():
         script = options.folder / job
+        if options.only not in (None, job):
+            continue
         lacking = [module for module in needed[job] if not there(module)]
         if not script.is_file() or lacking:
             print(f"{job}: left out: {', '.join(lacking) + ' is not installed' if lacking else 'not in the folder'}")
             continue
-        more = [options.gib] if job == "largest_batch.py" else []
-        for route in routes:
-            if route.startswith("rmm") and not there("rmm"):
-                print(f"{job} {route}: left out: rmm is not installed")
-                continue
-            setting = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if route == "own_expandable" else {}
-            # A peer that fails is a figure; ours is a failure.
-            run([sys.executable, str(script), route, *more], f"{job} {route}", options.timeout, setting)
-        for route in OURS:
-            command = [sys.executable, __file__, "--drive", route, str(script), "own", *more]
-            good &= run(command, f"{job} tenure {route}", options.timeout)
+        batches = job == "largest_batch.py"
+        if not there("rmm"):
+            print(f"{job}: RMM's routes left out: rmm is not installed")
+            routes = tuple(route for route in routes if not route.startswith("rmm"))
+        # The first job watches what the device has left, so nothing may run beside it; the other counts within its own budget.
+        with ThreadPoolExecutor(max_workers=4 if batches else 1) as at_a_time:
+            ours = []
+            for gib in options.gib if batches else [""]:
+                more, label = ([gib], f" in {gib} GiB") if batches else ([], "")
+                for route in routes:
+                    setting = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if route == "own_expandable" else {}
+                    command = [sys.executable, str(script), route, *more]
+                    # A peer that fails is a figure; ours is a failure.
+                    at_a_time.submit(run, command, f"{job} {route}{label}", options.timeout, setting)
+                for route in OURS:
+                    command = [sys.executable, __file__, "--drive", route, str(script), "own", *more]
+                    ours.append(at_a_time.submit(run, command, f"{job} tenure {route}{label}", options.timeout))
+            good &= all(one.result() for one in ours)
     return int(not good)
 
 

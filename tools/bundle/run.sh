@@ -3,7 +3,7 @@
 # cccl, which is skipped without nvcc), no network.
 #
 #   ./run.sh [OUTDIR] [PART...]      parts: info rust cpp python exit patterns handover mix replay bench peers check cccl
-#                                  sanitizer training jobs steps cases rmm-tests bridge (default: all)
+#                                  sanitizer training jobs frames steps cases rmm-tests bridge (default: all)
 #
 # Each part ends with one line, each program leaves a log in OUTDIR/logs, and a failure stops nothing.
 # PATTERN_SECONDS says how long the part patterns takes (60), EXIT_PARALLEL how many processes the part exit runs at a time
@@ -152,7 +152,7 @@ if wants bench; then
 fi
 
 # The peers' packages, where their wheels are here.
-if { wants peers || wants sanitizer || wants cases || wants rmm-tests || wants bridge || wants jobs || wants steps; } && compgen -G "$here/peers/*.whl" >/dev/null; then
+if { wants peers || wants sanitizer || wants cases || wants rmm-tests || wants bridge || wants jobs || wants frames || wants steps; } && compgen -G "$here/peers/*.whl" >/dev/null; then
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --target "$out/peers" "$here"/peers/*.whl >"$out/logs/peers-install.log" 2>&1
 fi
 
@@ -269,6 +269,17 @@ elif wants jobs; then
     skipped jobs "needs a GPU and a folder jobs with mixed_job.py and largest_batch.py beside this file"
 fi
 
+# A turn of pylibcudf's on tenure and on RMM's resources.
+if wants frames; then
+    start=$SECONDS code=0
+    if [ "$TENURE_DEVICE" = sim ] || ! PYTHONPATH=$site:$out/peers "$python" -c 'import pylibcudf' 2>/dev/null; then
+        skipped frames "needs a GPU, RMM and pylibcudf"
+    else
+        PYTHONPATH=$site:$out/peers timeout $((limit * 4)) "$python" "$here/frames.py" ${QUICK:-} >"$out/frames.txt" 2>"$out/logs/frames.log" </dev/null || code=$?
+        part frames "frames.txt" $code $((SECONDS - start))
+    fi
+fi
+
 # Where the time of cupy.empty goes, step by step.
 if wants steps; then
     start=$SECONDS code=0
@@ -310,7 +321,7 @@ if wants bridge && [ ! -d "$out/peers/rmm" ]; then
     skipped bridge "no wheels of RMM in the folder peers beside this file"
 elif wants bridge; then
     start=$SECONDS code=0 theirs="RMM's tests left out: no folder rmm-tests"
-    (cd "$here/tree" && PYTHONPATH=$site:$out/peers timeout $((limit * 2)) "${default[@]}" "$python" -m pytest -q -ra -p no:cacheprovider tests/python/test_rmm_bridge.py) >"$out/bridge.txt" 2>&1 </dev/null || code=$?
+    (cd "$here/tree" && PYTHONPATH=$site:$out/peers timeout $((limit * 2)) "${default[@]}" "$python" -m pytest -q -ra -p no:cacheprovider tests/python/test_rmm_bridge.py tests/python/test_pylibcudf.py) >"$out/bridge.txt" 2>&1 </dev/null || code=$?
     # Skipped for want of RMM or of the bridge would be nothing tested at all.
     ! grep -Eq 'SKIPPED.*(RMM is not installed|no bridge was built)' "$out/bridge.txt" || code=1
     # The example of docs/libraries/rmm.md.
@@ -327,6 +338,7 @@ fi
 [ -f "$out/sanitizer.txt" ] && cat "$out/sanitizer.txt"
 [ -f "$out/peers-cpp.txt" ] && cat "$out/peers-cpp.txt"
 [ -f "$out/steps.txt" ] && cat "$out/steps.txt"
+[ -f "$out/frames.txt" ] && cat "$out/frames.txt"
 [ -f "$out/jobs.txt" ] && cat "$out/jobs.txt"
 echo "results in $out"
 exit $((failed > 0))
