@@ -57,8 +57,8 @@ use super::{PAGE, Pool, Which};
 use crate::error::{Error, Result};
 use crate::resource::{Block, Live, Request};
 use crate::stream::StreamRef;
-use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 /// Other threads may take what a growth brought; after so many rounds the request fails.
 const ROUNDS: usize = 64;
