@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import weakref
 
 import pytest
 import tenure
@@ -141,6 +142,19 @@ def test_numba_enable_and_disable(numba_kind, pool):
     assert driver._memory_manager.resource is None
     assert tenure.disable(library)[library].state == "off"
     assert driver._memory_manager is driver.NumbaCUDAMemoryManager
+
+
+def test_numba_keeps_no_resource_that_nobody_uses(numba_kind, cuda):
+    """A class is made for each resource, and goes with it."""
+    library, driver = numba_kind
+    ours = [mr.PoolMemoryResource(cuda) for _ in range(2)]
+    for pool in ours:
+        tenure.enable(library, mr=pool)
+    first = weakref.ref(ours[0])
+    del ours, pool
+    gc.collect()
+    assert first() is None and driver._memory_manager.resource is not None
+    tenure.disable(library)
 
 
 @needs_numba

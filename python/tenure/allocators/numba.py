@@ -32,7 +32,8 @@ class _Kind:
         self.driver_module = driver
         self.config_module = config
         self.base: type[Any] | None = None
-        self.made: dict[int, type[Any]] = {}
+        # By the number of the resource's object. A class goes with the last who uses it, and its resource with it.
+        self.made: weakref.WeakValueDictionary[int, type[Any]] = weakref.WeakValueDictionary()
 
     @property
     def driver(self) -> Any:
@@ -134,7 +135,7 @@ def _manager(kind: _Kind, mr: Any) -> type[Any]:
 def manager(mr: Any = None, *, library: str = "numba") -> type[Any]:
     """A class for ``numba.cuda.set_memory_manager`` that always uses ``mr``; without one, `TenureNumbaManager`.
 
-    ``library="numba-cuda-mlir"`` makes it for that library. The class keeps ``mr``, and is made once for each.
+    ``library="numba-cuda-mlir"`` makes it for that library. The class keeps ``mr``, and is made once for each that is in use.
     """
     kinds = {"numba": _NUMBA, "numba-cuda-mlir": _MLIR}
     if library not in kinds:
