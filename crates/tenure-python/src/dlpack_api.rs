@@ -36,7 +36,7 @@ use crate::current;
 use crate::dlpack::{self, CPU, CUDA, DataType, Device, MAJOR, MINOR, ManagedVersioned, Taken, Tensor};
 use crate::errors::{call, message};
 use crate::gil;
-use crate::stream;
+use crate::stream::{self, Stream};
 use crate::table::api;
 
 const NAME: &std::ffi::CStr = c"dlpack_exchange_api";
@@ -367,6 +367,14 @@ fn in_memory_of(device: Device, bytes: usize) -> Result<Owned, Refusal> {
     Ok(Owned::new(out))
 }
 
+/// Makes the home stream of memory of `device` wait for the producer's; default streams are that device's.
+fn in_order(py: Python<'_>, home: tenure_stream, theirs: tenure_stream, device: i32) -> PyResult<()> {
+    let (home, theirs) = (Stream::of_device(py, home, device)?, Stream::of_device(py, theirs, device)?);
+    let (home, theirs) = (home.carried(), theirs.carried());
+    // SAFETY: the producer's current stream is alive during this call, and ours is held by the caller.
+    call(py, || unsafe { wait_for(home, theirs) })
+}
+
 /// Asks an object through the table of its type, where that has one of our version. `None`: it has none.
 pub(crate) fn ask(obj: &Bound<'_, PyAny>, stream: tenure_stream) -> PyResult<Option<Taken>> {
     let py = obj.py();
@@ -414,8 +422,8 @@ pub(crate) fn ask(obj: &Bound<'_, PyAny>, stream: tenure_stream) -> PyResult<Opt
         let ordered = if unsafe { work_stream(device.kind, device.id, &mut theirs) } != 0 {
             Err(PyErr::fetch(py))
         } else {
-            // SAFETY: the producer's current stream is alive during this call.
-            call(py, || unsafe { wait_for(stream, tenure_stream { raw: theirs, object: 0 }) })
+            let theirs = tenure_stream { raw: theirs, object: 0 };
+            in_order(py, stream, theirs, device.id)
         };
         if let Err(e) = ordered {
             taken.release(py);
