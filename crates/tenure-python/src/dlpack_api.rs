@@ -27,11 +27,11 @@ use std::sync::atomic::Ordering;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
 use tenure_abi::*;
 
 use crate::buffer::{DeviceBuffer, Owned};
 use crate::buffer_copy::wait_for;
+use crate::capsule::inside;
 use crate::current;
 use crate::dlpack::{self, CPU, CUDA, DataType, Device, MAJOR, MINOR, ManagedVersioned, Taken, Tensor};
 use crate::errors::{call, message};
@@ -379,20 +379,14 @@ fn in_order(py: Python<'_>, home: tenure_stream, theirs: tenure_stream, device: 
 pub(crate) fn ask(obj: &Bound<'_, PyAny>, stream: tenure_stream) -> PyResult<Option<Taken>> {
     let py = obj.py();
     let Some(capsule) = obj.get_type().getattr_opt(ATTRIBUTE)? else { return Ok(None) };
-    let Ok(capsule) = capsule.cast::<PyCapsule>() else { return Ok(None) };
+    let Some(table) = inside::<Header>(&capsule, NAME) else { return Ok(None) };
     // PyTorch's table gives a tensor whose gradient is wanted, behind the back of autograd; its `__dlpack__` refuses it.
     if let Some(wanted) = obj.getattr_opt("requires_grad")?
         && wanted.is_truthy()?
     {
         return Ok(None);
     }
-    // SAFETY: a capsule; the name is static.
-    let mut table = unsafe {
-        if ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) == 0 {
-            return Ok(None);
-        }
-        ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr()).cast::<Header>().cast_const()
-    };
+    let mut table = table.cast_const();
     // SAFETY: the protocol says that the tables live as long as the process, and that the header stays as it is.
     unsafe {
         while !table.is_null() && (*table).major != MAJOR {
