@@ -102,8 +102,8 @@ def _make_base(kind: _Kind) -> type[Any]:
                 what = f"a {type(owner).__name__}" if owner is not None else "a resource that is not tenure's"
                 raise RuntimeError(
                     f"this memory has no handle for another process: it was made by {what}, and the driver gives such handles "
-                    "for memory of cuMemAlloc alone. Allocate what is shared from "
-                    "tenure.mr.CudaMemoryResource(), for example inside `with tenure.mr.using(...)`"
+                    "for memory of cuMemAlloc alone. Allocate what is shared from tenure.mr.CudaMemoryResource(), or a pool with "
+                    'pages="driver", for example inside `with tenure.mr.using(...)`'
                 ) from error
 
         def get_memory_info(self) -> Any:
