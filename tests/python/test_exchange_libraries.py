@@ -330,7 +330,8 @@ def test_tensorflow_reads_and_gives_back(tf, pool):
     source.stream.synchronize()
     tensor = tf.experimental.dlpack.from_dlpack(source.__dlpack__())
     assert bytes(tensor.numpy()) == DATA
-    again = tenure.from_dlpack(tf.experimental.dlpack.to_dlpack(tensor))
+    assert tenure.from_dlpack(tf.experimental.dlpack.to_dlpack(tensor)).ptr == source.ptr
+    again = tenure.from_dlpack(tensor)
     assert (again.ptr, again.size) == (source.ptr, source.size), "the memory was copied"
     with pytest.raises(BufferError, match="exported"):
         source.close()
