@@ -147,13 +147,11 @@ inline held table_get(int device)
   return found == map.end() ? nullptr : std::make_shared<any>(found->second);
 }
 
-/** Whether RMM's C++ table holds a resource that is equal to this one. */
+/** Whether RMM's C++ table holds a resource that is equal to this one. They compare by functions of their own: not under the lock. */
 inline bool table_holds(int device, held const& wanted)
 {
-  std::lock_guard<std::mutex> lock{::rmm::mr::detail::ref_map_lock()};
-  auto const& map  = ::rmm::mr::detail::get_ref_map();
-  auto const found = map.find(device);
-  return found != map.end() && wanted != nullptr && found->second == *wanted;
+  auto const entry = table_get(device);
+  return entry != nullptr && wanted != nullptr && *entry == *wanted;
 }
 
 /** Sets the entry of RMM's C++ table alone; an empty one is RMM's initial resource. */

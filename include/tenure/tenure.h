@@ -194,6 +194,12 @@
 #define TENURE_HOST (-2)
 
 /**
+ * In place of a device, where a call takes it: the one whose memory an address is, as the driver
+ * knows it.
+ */
+#define TENURE_DEVICE_OF_MEMORY (-3)
+
+/**
  * What memory of a resource can do: the kernels can use it.
  */
 #define TENURE_DEVICE_ACCESSIBLE 1
@@ -1923,7 +1929,8 @@ tenure_status tenure_buffer_adopt(void *ptr,
  * Makes a buffer of memory that no resource of tenure's made. When the buffer goes,
  * `free_fn(owner.context, ptr, bytes, stream)` is called if given, then
  * `owner.release(owner.context)`. At least one of the two is needed. `device` -1: memory of the
- * host.
+ * host; `TENURE_DEVICE_OF_MEMORY`: the driver is asked, and where it names none it is that of the
+ * stream.
  */
 tenure_status tenure_buffer_adopt_foreign(void *ptr,
                                           size_t bytes,

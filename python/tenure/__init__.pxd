@@ -63,6 +63,7 @@ cdef extern from "tenure/tenure.h" nogil:
     int TENURE_HANDLE_FABRIC
     int TENURE_HANDLE_LEGACY
     int TENURE_HOST
+    int TENURE_DEVICE_OF_MEMORY
     int TENURE_INTERPRETED
     int TENURE_BY_TAG
     int TENURE_BY_THREAD

@@ -99,6 +99,13 @@ def test_names_that_are_no_library_are_refused():
         tenure.enable("cupy", route="sideways")
 
 
+@pytest.mark.parametrize(("name", "instead"), [("jax", "jax.md"), ("tensorflow", "tensorflow.md"), ("cudf", 'enable("rmm")')])
+def test_what_has_no_hook_says_where_its_memory_comes_from(name, instead):
+    with pytest.raises(ValueError, match="no plug for") as caught:
+        tenure.enable(name)
+    assert instead in str(caught.value)
+
+
 @pytest.mark.needs_sim
 def test_the_simulated_device_is_refused_unless_it_was_asked_for():
     environment = {key: value for key, value in os.environ.items() if key != "TENURE_DEVICE"}
@@ -107,6 +114,39 @@ def test_the_simulated_device_is_refused_unless_it_was_asked_for():
 
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert "TENURE_DEVICE=sim" in done.stdout, done
+
+
+HOOKS = {
+    "cupy": "tenure.allocators.cupy.tenure_cupy_allocator(100)",
+    "cupy, pinned": "tenure.allocators.cupy.tenure_cupy_pinned_allocator(100)",
+    "numba": "tenure.allocators.numba.TenureNumbaManager",
+    "numba, of the environment": "tenure.allocators.numba._numba_memory_manager()",
+    "torch": "tenure.allocators.torch.tenure_torch_allocator",
+    "torch, a pool": "tenure.allocators.torch.mem_pool()",
+    "warp": "tenure.allocators.warp.allocator().allocate(100)",
+    "cuda.core": "tenure.allocators.cuda_core.memory_resource(0)",
+    "rmm": "tenure.allocators.rmm.to_rmm()",
+}
+
+
+@pytest.mark.needs_sim
+@pytest.mark.parametrize("hook", HOOKS)
+def test_each_hook_by_itself_refuses_the_simulated_device_too(hook, stand_ins):
+    """Whatever is installed: it is refused before the library is looked for."""
+    told = run(
+        f"""
+        import os
+        del os.environ["TENURE_DEVICE"]
+        import tenure
+        try:
+            {HOOKS[hook]}
+        except RuntimeError as error:
+            print(error)
+        """,
+        PYTHONPATH=stand_ins,
+        quiet=False,
+    )
+    assert "here would get memory of the simulated device" in told and "TENURE_DEVICE=sim" in told
 
 
 def test_a_table_reads_like_one():
@@ -237,6 +277,48 @@ def test_a_library_that_fails_after_its_import(stand_in):
     )
 
 
+def test_one_that_fails_is_not_waited_for(stand_in):
+    run(
+        """
+        import cupy, tenure, tenure.allocators.cupy as plug
+        def fail(mr, route): raise RuntimeError("no such hook")
+        hook, plug._PLUGS["cupy"].turn_on = plug._PLUGS["cupy"].turn_on, fail
+        row = tenure.enable()["cupy"]
+        assert (row.state, row.notes) == ("failed", ("no such hook",)), row
+        assert "cupy" not in [row.library for row in tenure.disable()]
+        # What was on is, and is found by the next disable.
+        plug._PLUGS["cupy"].turn_on = hook
+        tenure.enable("cupy")
+        plug._PLUGS["cupy"].turn_on = fail
+        assert tenure.enable()["cupy"].state == "failed"
+        assert tenure.disable()["cupy"].state == "off" and cupy.cuda.get_allocator()(1) == "its own"
+        """,
+        PYTHONPATH=stand_in,
+    )
+
+
+def test_one_thread_imports_what_another_one_enables(stand_in, tmp_path):
+    """The importer waits for `enable` at the end of the import, which `enable` must not wait for meanwhile."""
+    code = "import threading, time\nthreading.current_thread().begun.set()\ntime.sleep(0.3)\n"
+    (tmp_path / "cupy" / "__init__.py").write_text(code + STAND_IN)
+    run(
+        """
+        import importlib, threading, tenure
+        tenure.enable("cupy")
+        thread = threading.Thread(target=importlib.import_module, args=("cupy",), daemon=True)
+        thread.begun = threading.Event()
+        thread.start()
+        thread.begun.wait()
+        pool = tenure.mr.PoolMemoryResource(tenure.mr.CudaMemoryResource())
+        row = tenure.enable("cupy", mr=pool)["cupy"]
+        assert (row.state, row.resource) == ("on", "PoolMemoryResource"), row
+        thread.join()
+        """,
+        PYTHONPATH=stand_in,
+        timeout=30,
+    )
+
+
 # The files of a package that stands in for each library. None has the library's hooks: what is called here is the plug's
 # `turn_on`, and when.
 FILES = {
@@ -302,6 +384,7 @@ def test_every_library_is_turned_on_by_its_import_and_once(stand_ins, library):
         assert (row.state, row.route, row.version, row.notes[0]) == ("on", "a route", "99.0", "a note"), row
         assert "was not tested" in row.notes[-1]
         # One that is there is turned on at once.
+        found.__name__ += ".cu13"  # as cuda.core's says
         assert tenure.enable(found)[0].state == "on" and turned[1:] == [({library!r}, None, "auto")]
         del turned[1:]
         assert tenure.disable(found)[0].state == "off" and not turned

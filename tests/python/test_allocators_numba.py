@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import weakref
 
 import pytest
 import tenure
@@ -141,6 +142,42 @@ def test_numba_enable_and_disable(numba_kind, pool):
     assert driver._memory_manager.resource is None
     assert tenure.disable(library)[library].state == "off"
     assert driver._memory_manager is driver.NumbaCUDAMemoryManager
+
+
+def test_numba_keeps_no_resource_that_nobody_uses(numba_kind, cuda):
+    """A class is made for each resource, and goes with it."""
+    library, driver = numba_kind
+    ours = [mr.PoolMemoryResource(cuda) for _ in range(2)]
+    for pool in ours:
+        tenure.enable(library, mr=pool)
+    first = weakref.ref(ours[0])
+    del ours, pool
+    gc.collect()
+    assert first() is None and driver._memory_manager.resource is not None
+    tenure.disable(library)
+
+
+@pytest.mark.needs_sim
+@pytest.mark.parametrize("first", ["tenure", "numba"])
+def test_numba_blocks_alive_at_exit(numba_kind, first):
+    """Numba ends its blocks from an exit function of its own, before or after tenure's. In a cycle, too, and with views."""
+    library, driver = numba_kind
+    imports = ["import tenure", f"import {driver.__name__} as driver"]
+    run(
+        "\n".join(imports if first == "tenure" else reversed(imports))
+        + f"""
+from tenure.allocators.numba import manager
+pool = tenure.mr.PoolMemoryResource(tenure.mr.CudaMemoryResource())
+class Context:
+    pass
+context = Context()
+made = manager(pool, library={library!r})(context=context)
+kept = [made.memalloc(1000) for _ in range(10)]
+kept.append(kept[0].view(10, 20))
+kept.append(kept)
+del pool
+"""
+    )
 
 
 @needs_numba

@@ -2,7 +2,7 @@
 
 A block marked with another word (``text``, ``console``, none) is not code. A block may be kept from running by a comment
 before it, ``<!-- not run: why -->``; the reasons are shown by ``pytest -rs``. A comment ``<!-- needs: cupy, torch -->`` says
-that a block needs a GPU and these modules.
+that a block needs a GPU and these modules; ``<!-- imports: pyarrow -->``, that these modules are enough.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 LANGUAGES = ("python", "cpp", "rust")
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^(?P=indent)```\s*$", re.MULTILINE | re.DOTALL)
 NEEDS = re.compile(r"<!--\s*needs:\s*(.*?)\s*-->\s*\Z", re.DOTALL)
+IMPORTS = re.compile(r"<!--\s*imports:\s*(.*?)\s*-->\s*\Z", re.DOTALL)
 NOT_RUN = re.compile(r"<!--\s*not run:\s*(.*?)\s*-->\s*\Z", re.DOTALL)
 
 if not (ROOT / "docs").is_dir():
@@ -45,20 +46,30 @@ def blocks_of(page: Path) -> list[Block]:
     found = []
     for match in FENCE.finditer(text):
         why = NOT_RUN.search(text[: match.start()])
-        needs = NEEDS.search(text[: match.start()])
+        needs, imports = NEEDS.search(text[: match.start()]), IMPORTS.search(text[: match.start()])
+        lacks = lacking(needs[1], True) if needs else lacking(imports[1], False) if imports else None
         code = re.sub(rf"^{match['indent']}", "", match["code"], flags=re.MULTILINE)
         line = text.count("\n", 0, match.start()) + 1
-        found.append(Block(page.name, line, match["language"], code, why[1] if why else needs and lacking(needs[1])))
+        found.append(Block(page.name, line, match["language"], code, why[1] if why else lacks))
     return found
 
 
-def lacking(modules: str) -> str | None:
+# With a GPU, a library that was built without one cannot take part.
+ON_A_GPU = {
+    "jax": "import jax; jax.devices('gpu')",
+    "tensorflow": "import tensorflow as tf; assert tf.config.list_physical_devices('GPU'), 'it has no GPU'",
+}
+
+
+def lacking(modules: str, needs_a_gpu: bool) -> str | None:
     """What is not here of what a block needs: a GPU, and these modules."""
-    if os.environ.get("TENURE_TEST_DEVICE", "sim") != "cuda":
+    gpu = os.environ.get("TENURE_TEST_DEVICE", "sim") == "cuda"
+    if needs_a_gpu and not gpu:
         return "needs a GPU"
     for module in re.split(r"\s*,\s*", modules):
         # In a child: these libraries change the process that imports them, and one that is there may not be importable.
-        done = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, text=True)
+        code = ON_A_GPU.get(module, f"import {module}") if gpu else f"import {module}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         if done.returncode != 0:
             return f"needs the module {module}: {(done.stderr.splitlines() or ['no reason'])[-1]}"
     return None

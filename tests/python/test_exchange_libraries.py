@@ -317,8 +317,38 @@ def test_numba(source):
 # ---------------------------------------------------------------- TensorFlow
 
 
-def test_tensorflow(source):
+@pytest.fixture
+def tf():
     tf = have("tensorflow")
+    if GPU and not tf.config.list_physical_devices("GPU"):
+        pytest.skip("this TensorFlow has no GPU")
+    return tf
+
+
+def test_tensorflow_reads_and_gives_back(tf, pool):
+    source = DeviceBuffer.to_device(DATA, Stream(), pool)
+    source.stream.synchronize()
     tensor = tf.experimental.dlpack.from_dlpack(source.__dlpack__())
     assert bytes(tensor.numpy()) == DATA
     assert tenure.from_dlpack(tf.experimental.dlpack.to_dlpack(tensor)).ptr == source.ptr
+    again = tenure.from_dlpack(tensor)
+    assert (again.ptr, again.size) == (source.ptr, source.size), "the memory was copied"
+    with pytest.raises(BufferError, match="exported"):
+        source.close()
+    del source
+    gc.collect()
+    assert pool.info().live_count == 1 and int(tf.reduce_sum(tf.cast(tensor, tf.int64))) == sum(DATA)
+    del tensor, again
+    assert empty(pool)
+
+
+def test_tensorflow_gives(tf):
+    theirs = tf.range(100, dtype=tf.int32)
+    if GPU:
+        theirs = theirs + tf.constant(0)
+    expected = theirs.numpy().tobytes()
+    ours = tenure.from_dlpack(tf.experimental.dlpack.to_dlpack(theirs))
+    assert ours.size == 400 and ours.device == (0 if "GPU" in theirs.device else None)
+    del theirs
+    gc.collect()
+    assert ours.tobytes() == expected

@@ -37,6 +37,21 @@ def told(): return [str(w.message) for w in caught]
 def agree(): return all(entry.agree for entry in plug.check())
 caught = warnings.catch_warnings(record=True).__enter__()
 warnings.simplefilter("always")
+calls = []
+class Functions:
+    # What a callback resource of RMM's is made of, over a pool. Who looks at `calls` keeps nothing of it.
+    def __init__(self):
+        self.base = pool()
+    def allocate(self, nbytes, stream):
+        if nbytes == 13:
+            raise MemoryError("thirteen")
+        if nbytes == 14:
+            raise LookupError("fourteen")
+        calls.append(nbytes)
+        return self.base.allocate(nbytes)
+    def deallocate(self, ptr, nbytes, stream):
+        calls.append(-nbytes)
+        self.base.deallocate(ptr, nbytes)
 """
 END = """
 gc.collect()
@@ -447,19 +462,6 @@ def test_functions_of_a_callback_resource_live_as_long_as_a_block():
     """RMM's C++ object only borrows them: case 5 of RMM's own troubles."""
     run(
         """
-        base = pool()
-        calls = []
-        class Functions:
-            def allocate(self, nbytes, stream):
-                if nbytes == 13:
-                    raise MemoryError("thirteen")
-                if nbytes == 14:
-                    raise LookupError("fourteen")
-                calls.append(nbytes)
-                return base.allocate(nbytes)
-            def deallocate(self, ptr, nbytes, stream):
-                calls.append(-nbytes)
-                base.deallocate(ptr, nbytes)
         functions = Functions()
         gone = weakref.ref(functions)
         foreign = plug.from_rmm(rmm.mr.CallbackMemoryResource(functions.allocate, functions.deallocate))
@@ -487,15 +489,6 @@ def test_functions_below_a_pool_of_rmms_live_until_it_has_given_back():
     """A pool of RMM's frees what it holds when it goes, through functions that its Python object keeps alive."""
     run(
         """
-        base = pool()
-        calls = []
-        class Functions:
-            def allocate(self, nbytes, stream):
-                calls.append(nbytes)
-                return base.allocate(nbytes)
-            def deallocate(self, ptr, nbytes, stream):
-                calls.append(-nbytes)
-                base.deallocate(ptr, nbytes)
         functions = Functions()
         gone = weakref.ref(functions)
         calls_when_gone = []

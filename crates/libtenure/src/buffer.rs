@@ -103,9 +103,15 @@ exports! { guard:
     ) {
         writable(out)?;
         let home = stream(given)?;
-        if device != -1 {
-            tenure_core::device::check(device)?;
-        }
+        let device = match device {
+            TENURE_DEVICE_OF_MEMORY => {
+                let default = tenure_core::device::home_or_current(home.as_carried())?;
+                let asked = || tenure_core::ops::owner_device(address(ptr));
+                if ptr.is_null() { default } else { tenure_core::device::on(default, asked)?.unwrap_or(default) }
+            }
+            -1 => -1,
+            device => tenure_core::device::check(device)?,
+        };
         let bits = if device == -1 { TENURE_HOST_ACCESSIBLE } else { TENURE_DEVICE_ACCESSIBLE };
         Buffer::check_foreign(address(ptr), bytes, free_fn.is_some() || kept.release.is_some())?;
         // From here on the owner is taken.

@@ -237,7 +237,8 @@ functions! {
         out: *mut tenure_buffer,
     ) -> tenure_status;
     /// Makes a buffer of memory that no resource of tenure's made. When the buffer goes, `free_fn(owner.context, ptr, bytes, stream)` is called if given,
-    /// then `owner.release(owner.context)`. At least one of the two is needed. `device` -1: memory of the host.
+    /// then `owner.release(owner.context)`. At least one of the two is needed. `device` -1: memory of the host; `TENURE_DEVICE_OF_MEMORY`: the driver is
+    /// asked, and where it names none it is that of the stream.
     fn buffer_adopt_foreign(
         ptr: *mut c_void, bytes: usize, device: i32, stream: tenure_stream, free_fn: tenure_free_fn, owner: tenure_owner,
         out: *mut tenure_buffer,

@@ -175,6 +175,8 @@ pub struct tenure_request {
 
 /// For `tenure_prefetch`: the host, where a device is asked for.
 pub const TENURE_HOST: i32 = -2;
+/// In place of a device, where a call takes it: the one whose memory an address is, as the driver knows it.
+pub const TENURE_DEVICE_OF_MEMORY: i32 = -3;
 
 /// What memory of a resource can do: the kernels can use it.
 pub const TENURE_DEVICE_ACCESSIBLE: u32 = 1;

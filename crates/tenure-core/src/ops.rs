@@ -110,16 +110,21 @@ pub unsafe fn copy_async(to: u64, from: u64, bytes: usize, stream: StreamRef<'_>
     }
 }
 
+/// The device whose memory an address is; `None` for managed memory, memory of the host and what the driver does not know.
+///
+/// # Errors
+/// What the driver says.
+pub fn owner_device(address: u64) -> Result<Option<i32>> {
+    Ok(device::driver()?
+        .pointer_info(address)?
+        .filter(|info| info.memory_type == CU_MEMORYTYPE_DEVICE && !info.managed)
+        .map(|info| info.device))
+}
+
 /// The devices of two addresses, if they are memory of two different devices.
 fn devices_of(to: u64, from: u64) -> Result<Option<(&'static Device, &'static Device)>> {
     let driver = device::driver()?;
-    let ordinal = |address| -> Result<Option<i32>> {
-        Ok(driver
-            .pointer_info(address)?
-            .filter(|info| info.memory_type == CU_MEMORYTYPE_DEVICE && !info.managed)
-            .map(|i| i.device))
-    };
-    match (ordinal(to)?, ordinal(from)?) {
+    match (owner_device(to)?, owner_device(from)?) {
         (Some(to), Some(from)) if to != from => Ok(Some((driver.device(to)?, driver.device(from)?))),
         _ => Ok(None),
     }

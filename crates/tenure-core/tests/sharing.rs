@@ -11,6 +11,7 @@ use tenure_core::sharing::{Imported, Kinds, Shared, import};
 use tenure_core::stream::{StreamHold, StreamRef};
 use tenure_driver::RawStream;
 use tenure_driver::sim::{self, Config};
+use tenure_driver::sys;
 
 const MIB: usize = 1 << 20;
 
@@ -104,4 +105,36 @@ fn a_range_goes_back_as_often_as_it_was_lent() {
         assert!(matches!(refused, Err(Error::Misuse(m)) if m.kind == MisuseKind::UnknownPointer));
     }
     assert!(matches!(import(&handle, Some(1), home()), Err(Error::Invalid(_))), "of another device");
+}
+
+/// What the driver says of memory that has no legacy handle is "not exportable"; all else is the driver's error. Nothing is left
+/// behind by either.
+#[test]
+fn only_the_drivers_no_is_a_refusal() {
+    const CALLS: [&str; 2] = ["cuPointerGetAttribute", "cuIpcGetMemHandle"];
+    setup();
+    let plain = shared::cuda().unwrap();
+    let buffer = Buffer::create(MIB, 256, home(), plain.light()).unwrap();
+    let share = || buffer.to_share().share(Kinds::LEGACY);
+    for (call, code, no) in [
+        (CALLS[1], sys::CUDA_ERROR_INVALID_VALUE, true),
+        (CALLS[1], sys::CUDA_ERROR_NOT_SUPPORTED, true),
+        (CALLS[1], sys::CUDA_ERROR_OUT_OF_MEMORY, false),
+        (CALLS[1], sys::CUDA_ERROR_ILLEGAL_ADDRESS, false),
+        (CALLS[1], 999, false),
+        (CALLS[0], sys::CUDA_ERROR_ILLEGAL_ADDRESS, false),
+        (CALLS[0], 999, false),
+    ] {
+        sim::fail_next(call, code, 0).unwrap();
+        let refused = share().unwrap_err();
+        match refused {
+            Error::Unsupported(_) => assert!(no, "{call} {code} is not a no"),
+            Error::Device(e) => assert!(!no && (e.call, e.code) == (call, code), "{e}"),
+            other => panic!("{call} {code}: {other}"),
+        }
+        assert_eq!(sim::fail_clear(), 0, "{call} was not called");
+    }
+    // A driver that does not know the question is asked for the handle.
+    sim::fail_next(CALLS[0], sys::CUDA_ERROR_INVALID_VALUE, 0).unwrap();
+    assert_eq!(share().unwrap().kind(), Kinds::LEGACY);
 }

@@ -28,6 +28,7 @@ use tenure_abi::*;
 
 use crate::buffer::{DeviceBuffer, Owned};
 use crate::buffer_export::wait_home;
+use crate::capsule::inside;
 use crate::dlpack::{self, CPU, CUDA, CUDA_HOST, CUDA_MANAGED};
 use crate::errors::call;
 use crate::foreign::foreign;
@@ -336,15 +337,6 @@ fn ask<'py>(obj: &Bound<'py, PyAny>) -> PyResult<Pair<'py>> {
     Err(PyTypeError::new_err(format!(
         "an object with __arrow_c_device_array__ or __arrow_c_array__ is needed (an array of pyarrow or cuDF, say), not {kind}"
     )))
-}
-
-/// What a capsule of this name points to.
-fn inside<T>(object: &Bound<'_, PyAny>, name: &'static CStr) -> Option<*mut T> {
-    // SAFETY: any object may be asked; the name is static.
-    unsafe {
-        (ffi::PyCapsule_IsValid(object.as_ptr(), name.as_ptr()) != 0)
-            .then(|| ffi::PyCapsule_GetPointer(object.as_ptr(), name.as_ptr()).cast())
-    }
 }
 
 /// A buffer over the values of an Arrow array, without a copy. Its producer frees it when the buffer goes.

@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyDict, PyType};
 use tenure_abi::*;
 
 use crate::buffer::{self, DeviceBuffer, Owned, resource_or_current, view_of};
+use crate::buffer_export::{may_be_dead, wait_home};
 use crate::errors::call;
 use crate::foreign::CudaArray;
 use crate::size::pointer;
@@ -35,7 +36,7 @@ impl Drop for Use<'_> {
     }
 }
 
-/// Copies and waits for the copy.
+/// Copies and waits for the copy. A default stream is that of `device`, whose memory it is about (-1: the current one).
 ///
 /// # Safety
 /// Both ranges are valid for `bytes` bytes during the call.
@@ -45,10 +46,13 @@ pub(crate) unsafe fn copy_and_wait(
     from: *const c_void,
     bytes: usize,
     stream: tenure_stream,
+    device: i32,
 ) -> PyResult<()> {
     if bytes == 0 {
         return Ok(());
     }
+    let held = Stream::of_device(py, stream, device)?;
+    let stream = held.carried();
     call(py, || {
         // SAFETY: as the caller says; the wait makes sure that the copy is over at return.
         unsafe {
@@ -80,9 +84,9 @@ pub(crate) fn fill_from(
     bytes: usize,
     stream: tenure_stream,
 ) -> PyResult<()> {
-    let to = view_of(py, owned.handle())?.ptr;
+    let to = view_of(py, owned.handle())?;
     // SAFETY: the new buffer has `bytes` bytes; that `from` has them is what the caller of `DeviceBuffer(ptr=)` states.
-    unsafe { copy_and_wait(py, to, pointer(from), bytes, stream) }
+    unsafe { copy_and_wait(py, to.ptr, pointer(from), bytes, stream, to.device) }
 }
 
 /// Host memory of any object with the buffer protocol.
@@ -115,9 +119,9 @@ pub(crate) fn to_device<'py>(
     let host = host_bytes(host, "b")?;
     let bytes = host.len_bytes();
     let owned = buffer::create(py, bytes, stream.carried(), resource)?;
-    let to = view_of(py, owned.handle())?.ptr;
+    let to = view_of(py, owned.handle())?;
     // SAFETY: the new buffer and the host buffer, which is held, have `bytes` bytes.
-    unsafe { copy_and_wait(py, to, host.buf_ptr(), bytes, stream.carried()) }?;
+    unsafe { copy_and_wait(py, to.ptr, host.buf_ptr(), bytes, stream.carried(), to.device) }?;
     let handle = owned.handle();
     std::mem::forget(owned);
     DeviceBuffer::wrap_as(cls, handle)
@@ -164,7 +168,7 @@ pub(crate) fn copy_to_host<'py>(
     fits(host.len_bytes(), view.bytes, "the buffer")?;
     let (_held, carried) = this.stream_or_home(py, stream)?;
     // SAFETY: the buffer is in use by this call and the host buffer is held and large enough.
-    unsafe { copy_and_wait(py, host.buf_ptr(), view.ptr, view.bytes, carried) }?;
+    unsafe { copy_and_wait(py, host.buf_ptr(), view.ptr, view.bytes, carried, view.device) }?;
     drop(host);
     Ok(ary)
 }
@@ -184,7 +188,7 @@ pub(crate) fn copy_from_host(
     fits(view.bytes, host.len_bytes(), "ary")?;
     let (_held, carried) = this.stream_or_home(py, stream)?;
     // SAFETY: the buffer is in use by this call and large enough, and the host buffer is held.
-    unsafe { copy_and_wait(py, view.ptr, host.buf_ptr(), host.len_bytes(), carried) }
+    unsafe { copy_and_wait(py, view.ptr, host.buf_ptr(), host.len_bytes(), carried, view.device) }
 }
 
 /// From device memory that somebody else owns, into the first bytes.
@@ -199,6 +203,8 @@ pub(crate) fn copy_from_device(
     let _use = Use::begin(this)?;
     let view = this.view(py)?;
     let (_held, carried) = this.stream_or_home(py, stream)?;
+    let located = Stream::of_device(py, carried, view.device)?;
+    let carried = located.carried();
     // One of our own: the engine keeps its memory until the copy is done.
     if let Ok(other) = source.cast::<DeviceBuffer>() {
         let other = other.get();
@@ -206,12 +212,16 @@ pub(crate) fn copy_from_device(
         let _turn = other.turn(py)?;
         let from = other.view(py)?;
         fits(view.bytes, from.bytes, "the source")?;
-        let (other_buffer, home) = (other.handle()?, Stream::sharing(py, from.stream)?);
+        let dead = may_be_dead(from.stream);
+        if dead {
+            wait_home(py, &from)?;
+        }
+        let (other_buffer, home) = (other.handle()?, Stream::of_device(py, from.stream, from.device)?);
         let home = home.carried();
         return call(py, || {
             // SAFETY: both buffers are in use by this call; the source's memory waits for the copy by `record_stream`.
             unsafe {
-                let status = wait_for(carried, home);
+                let status = if dead { TENURE_OK } else { wait_for(carried, home) };
                 if status != TENURE_OK || from.bytes == 0 {
                     return status;
                 }
@@ -232,6 +242,7 @@ pub(crate) fn copy_from_device(
         // may free it once this call has returned, so the copy is waited for, which also covers a source without a stream.
         unsafe {
             let mut status = refuse_capturing(carried);
+            // A default stream of theirs is the current device's, or that of ours, on which the copy is made anyway.
             if status == TENURE_OK {
                 status = array.stream.map_or(TENURE_OK, |theirs| wait_for(carried, theirs));
             }
@@ -249,6 +260,8 @@ pub(crate) fn copy_from_device(
 /// Both are alive during the call.
 pub(crate) unsafe fn wait_for(stream: tenure_stream, other: tenure_stream) -> tenure_status {
     let same = stream.raw == other.raw || (stream.raw as usize <= 1 && other.raw as usize <= 1);
+    // Default streams of two devices have one value; where a device is named, the engine tells them apart.
+    let same = same && stream.object == other.object;
     // SAFETY: as the caller says.
     if same { TENURE_OK } else { unsafe { (api().stream_wait_stream)(stream, other) } }
 }
@@ -273,7 +286,7 @@ pub(crate) fn tobytes<'py>(
     // SAFETY: the object is still only ours.
     let to = unsafe { ffi::PyBytes_AsString(bytes.as_ptr()) };
     // SAFETY: the buffer is in use by this call, and the new object has as many bytes.
-    unsafe { copy_and_wait(py, to.cast(), view.ptr, view.bytes, carried) }?;
+    unsafe { copy_and_wait(py, to.cast(), view.ptr, view.bytes, carried, view.device) }?;
     Ok(bytes)
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn wait_home(py: Python<'_>, view: &tenure_buffer_view) -> PyResult<(
         // SAFETY: no pointer.
         return call(py, || unsafe { (api().device_synchronize)(device) });
     }
-    let home = Stream::sharing(py, view.stream)?;
+    let home = Stream::of_device(py, view.stream, device)?;
     let carried = home.carried();
     // SAFETY: `home` keeps the stream.
     call(py, || unsafe { (api().stream_synchronize)(carried) })

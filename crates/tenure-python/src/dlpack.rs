@@ -370,8 +370,10 @@ fn hand_over(
     if may_be_dead(view.stream) {
         wait_home(py, view)?;
     }
-    let home = Stream::sharing(py, view.stream)?;
-    let (home, dead) = (home.carried(), may_be_dead(view.stream));
+    // A consumer's default stream is that of the memory's device too.
+    let (home, theirs) =
+        (Stream::of_device(py, view.stream, view.device)?, Stream::of_device(py, theirs, view.device)?);
+    let (home, theirs, dead) = (home.carried(), theirs.carried(), may_be_dead(view.stream));
     call(py, || {
         // SAFETY: the protocol says that the consumer's stream is alive during this call; the buffer is held.
         unsafe {

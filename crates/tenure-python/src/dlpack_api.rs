@@ -27,16 +27,16 @@ use std::sync::atomic::Ordering;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
 use tenure_abi::*;
 
 use crate::buffer::{DeviceBuffer, Owned};
 use crate::buffer_copy::wait_for;
+use crate::capsule::inside;
 use crate::current;
 use crate::dlpack::{self, CPU, CUDA, DataType, Device, MAJOR, MINOR, ManagedVersioned, Taken, Tensor};
 use crate::errors::{call, message};
 use crate::gil;
-use crate::stream;
+use crate::stream::{self, Stream};
 use crate::table::api;
 
 const NAME: &std::ffi::CStr = c"dlpack_exchange_api";
@@ -367,24 +367,26 @@ fn in_memory_of(device: Device, bytes: usize) -> Result<Owned, Refusal> {
     Ok(Owned::new(out))
 }
 
+/// Makes the home stream of memory of `device` wait for the producer's; default streams are that device's.
+fn in_order(py: Python<'_>, home: tenure_stream, theirs: tenure_stream, device: i32) -> PyResult<()> {
+    let (home, theirs) = (Stream::of_device(py, home, device)?, Stream::of_device(py, theirs, device)?);
+    let (home, theirs) = (home.carried(), theirs.carried());
+    // SAFETY: the producer's current stream is alive during this call, and ours is held by the caller.
+    call(py, || unsafe { wait_for(home, theirs) })
+}
+
 /// Asks an object through the table of its type, where that has one of our version. `None`: it has none.
 pub(crate) fn ask(obj: &Bound<'_, PyAny>, stream: tenure_stream) -> PyResult<Option<Taken>> {
     let py = obj.py();
     let Some(capsule) = obj.get_type().getattr_opt(ATTRIBUTE)? else { return Ok(None) };
-    let Ok(capsule) = capsule.cast::<PyCapsule>() else { return Ok(None) };
+    let Some(table) = inside::<Header>(&capsule, NAME) else { return Ok(None) };
     // PyTorch's table gives a tensor whose gradient is wanted, behind the back of autograd; its `__dlpack__` refuses it.
     if let Some(wanted) = obj.getattr_opt("requires_grad")?
         && wanted.is_truthy()?
     {
         return Ok(None);
     }
-    // SAFETY: a capsule; the name is static.
-    let mut table = unsafe {
-        if ffi::PyCapsule_IsValid(capsule.as_ptr(), NAME.as_ptr()) == 0 {
-            return Ok(None);
-        }
-        ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME.as_ptr()).cast::<Header>().cast_const()
-    };
+    let mut table = table.cast_const();
     // SAFETY: the protocol says that the tables live as long as the process, and that the header stays as it is.
     unsafe {
         while !table.is_null() && (*table).major != MAJOR {
@@ -414,8 +416,8 @@ pub(crate) fn ask(obj: &Bound<'_, PyAny>, stream: tenure_stream) -> PyResult<Opt
         let ordered = if unsafe { work_stream(device.kind, device.id, &mut theirs) } != 0 {
             Err(PyErr::fetch(py))
         } else {
-            // SAFETY: the producer's current stream is alive during this call.
-            call(py, || unsafe { wait_for(stream, tenure_stream { raw: theirs, object: 0 }) })
+            let theirs = tenure_stream { raw: theirs, object: 0 };
+            in_order(py, stream, theirs, device.id)
         };
         if let Err(e) = ordered {
             taken.release(py);

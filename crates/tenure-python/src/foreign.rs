@@ -234,13 +234,16 @@ pub(crate) fn from_cuda_array_interface<'py>(
     let array = CudaArray::of(obj)?;
     let stream = stream::argument(stream)?;
     let carried = stream.carried();
-    if let Some(theirs) = array.stream {
-        // SAFETY: the protocol says that the stream lives while the object does, and `obj` is held by the caller.
-        call(py, || unsafe { wait_for(carried, theirs) })?;
-    }
-    let device = device_of(py, carried)?;
-    let handle = foreign(py, array.ptr, array.bytes, device, carried, None, keep(obj))?;
+    // The interface does not say on which device the memory is.
+    let handle = foreign(py, array.ptr, array.bytes, TENURE_DEVICE_OF_MEMORY, carried, None, keep(obj))?;
     let buffer = DeviceBuffer::wrap(py, handle)?;
+    if let Some(theirs) = array.stream {
+        let device = buffer.get().view(py)?.device;
+        let (home, theirs) = (Stream::of_device(py, carried, device)?, Stream::of_device(py, theirs, device)?);
+        let (home, theirs) = (home.carried(), theirs.carried());
+        // SAFETY: the protocol says that the stream lives while the object does, and `obj` is held by the caller.
+        call(py, || unsafe { wait_for(home, theirs) })?;
+    }
     buffer.get().readonly.store(array.readonly, Ordering::Release);
     Ok(buffer)
 }

@@ -25,6 +25,7 @@ mod buffer;
 mod buffer_copy;
 mod buffer_export;
 mod callback;
+mod capsule;
 mod capture;
 mod cupy;
 mod current;

@@ -42,7 +42,7 @@ fn copy_ptr_to_host(
     let stream = stream::argument(stream)?;
     let (to, bytes) = (host.buf_ptr(), host.len_bytes());
     // SAFETY: the host object is held; that the address has as many bytes is what the caller states.
-    unsafe { buffer_copy::copy_and_wait(py, to, pointer(from), bytes, stream.carried()) }
+    unsafe { buffer_copy::copy_and_wait(py, to, pointer(from), bytes, stream.carried(), -1) }
 }
 
 #[pyfunction]
@@ -58,7 +58,7 @@ fn copy_host_to_ptr(
     let stream = stream::argument(stream)?;
     let (from, bytes) = (host.buf_ptr(), host.len_bytes());
     // SAFETY: as above.
-    unsafe { buffer_copy::copy_and_wait(py, pointer(to), from, bytes, stream.carried()) }
+    unsafe { buffer_copy::copy_and_wait(py, pointer(to), from, bytes, stream.carried(), -1) }
 }
 
 #[pyfunction]

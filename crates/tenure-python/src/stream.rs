@@ -64,6 +64,24 @@ impl Stream {
         Ok(Self::owning(stream))
     }
 
+    /// A borrowed stream as a buffer of `device` means it (-1: one of the host): a default stream is that device's, whichever is
+    /// current on this thread.
+    pub(crate) fn of_device(py: Python<'_>, stream: tenure_stream, device: i32) -> PyResult<Self> {
+        if stream.object != 0 || stream.raw as usize > 2 || device < 0 {
+            return Self::sharing(py, stream);
+        }
+        let mut current = 0;
+        // SAFETY: `current` is valid for writing. The answer is in the thread's own state: nobody is waited for.
+        check(py, unsafe { (api().device_get_current)(&mut current) })?;
+        if current == device {
+            return Ok(Self::owning(stream));
+        }
+        let mut out = DEFAULT;
+        // SAFETY: `out` is valid for writing; a default stream is never destroyed.
+        check(py, unsafe { (api().stream_immortal)(stream.raw, device, &mut out) })?;
+        Ok(Self::owning(out))
+    }
+
     fn create(py: Python<'_>, device: i32, non_blocking: bool) -> PyResult<Self> {
         let mut out = DEFAULT;
         // SAFETY: `out` is valid for writing.

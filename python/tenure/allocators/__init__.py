@@ -237,25 +237,32 @@ def enable(*libraries: str | ModuleType, mr: Any = None, route: str = "auto") ->
         raise _libraries.missing(absent[0])
     begin_in_a_notebook()
     wish = _Wish(mr, route, bool(libraries))
-    rows = []
+    return Table([_enabled(library, wish) if library not in absent else _absent(library) for library in chosen])
+
+
+def _absent(library: Library) -> Row:
+    return Row(library.name, "", "not installed", "", "", (f"pip install {library.packages[0]}",))
+
+
+def _enabled(library: Library, wish: _Wish) -> Row:
+    """One library of `enable`'s."""
     with _lock:
-        for library in chosen:
-            if library in absent:
-                rows.append(Row(library.name, "", "not installed", "", "", (f"pip install {library.packages[0]}",)))
-                continue
-            _wishes[library.name] = wish
-            if library.module not in sys.modules:
-                _watch_imports()
-                rows.append(_waiting(library, wish))
-                continue
-            try:
-                rows.append(_turn_on(library, wish))
-            except Exception as error:
-                if libraries:
-                    _wishes.pop(library.name, None)
-                    raise
-                rows.append(Row(library.name, _libraries.version(library), "failed", "", "", (str(error),)))
-    return Table(rows)
+        _wishes[library.name] = wish
+        if library.module not in sys.modules:
+            _watch_imports()
+            return _waiting(library, wish)
+    try:
+        # Another thread may be in the middle of importing it, and waits for the lock at its end: so without the lock.
+        importlib.import_module(library.module)
+        with _lock:
+            return _turn_on(library, wish)
+    except Exception as error:
+        with _lock:
+            # It is on as it was before, or not at all; its import is over.
+            _wishes.pop(library.name, None)
+        if wish.named:
+            raise
+        return Row(library.name, _libraries.version(library), "failed", "", "", (str(error),))
 
 
 def disable(*libraries: str | ModuleType) -> Table:
@@ -265,7 +272,9 @@ def disable(*libraries: str | ModuleType) -> Table:
     """
     rows = []
     with _lock:
-        for library in [_libraries.named(library) for library in libraries] or [LIBRARIES[name] for name in _wishes]:
+        for library in [_libraries.named(library) for library in libraries] or [
+            known for known in LIBRARIES.values() if known.name in {**_wishes, **_on}
+        ]:
             wish = _wishes.pop(library.name, None)
             row = _on.get(library.name)
             if row is None:

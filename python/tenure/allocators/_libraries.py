@@ -38,6 +38,15 @@ LIBRARIES = {
     )
 }
 
+# What has no hook of its own, and where its memory comes from instead.
+HOOKLESS = {
+    "cudf": 'it takes its memory from RMM: tenure.enable("rmm")',
+    "pylibcudf": 'it takes its memory from RMM: tenure.enable("rmm")',
+    "cuml": 'it takes its memory from RMM: tenure.enable("rmm")',
+    "jax": "its allocator is compiled in; arrays are exchanged without a copy, see docs/libraries/jax.md",
+    "tensorflow": "its allocator is compiled in; tensors are exchanged without a copy, see docs/libraries/tensorflow.md",
+}
+
 # What else people call them.
 ALIASES = {
     "pytorch": "torch",
@@ -54,13 +63,19 @@ ALIASES = {
 
 def named(library: str | ModuleType) -> Library:
     """The library of a name or of a module."""
+    if isinstance(library, ModuleType):
+        for known in LIBRARIES.values():
+            # Not by its `__name__`: that of `cuda.core` says for which CUDA it is.
+            if sys.modules.get(known.module) is library:
+                return known
     name = library.__name__ if isinstance(library, ModuleType) else library
     if not isinstance(name, str):
         raise TypeError(f"a library is a name or a module, not {type(library).__name__}: one of {', '.join(LIBRARIES)}")
-    known = LIBRARIES.get(ALIASES.get(name, name))
-    if known is None:
-        raise ValueError(f"tenure has no plug for {name!r}; it has some for {', '.join(LIBRARIES)}")
-    return known
+    found = LIBRARIES.get(ALIASES.get(name, name))
+    if found is None:
+        why = f" ({HOOKLESS[name]})" if name in HOOKLESS else ""
+        raise ValueError(f"tenure has no plug for {name!r}{why}; it has some for {', '.join(LIBRARIES)}")
+    return found
 
 
 def installed(library: Library) -> bool:
@@ -86,8 +101,9 @@ def missing(library: Library) -> ModuleNotFoundError:
 
 
 def need(name: str) -> ModuleType:
-    """Imports a library; an error names its package."""
+    """Imports a library that is about to be given memory; an error names its package. Refuses the simulated device."""
     library = LIBRARIES[name]
+    refuse_simulated(f"{library.title} here")
     try:
         return importlib.import_module(library.module)
     except ModuleNotFoundError as error:
@@ -120,11 +136,19 @@ def is_tested(library: Library, version: str) -> bool:
     return ".".join(version.split(".")[:2]) in library.tested
 
 
+# Whether the device was found to be one for libraries, which it stays.
+_allowed = False
+
+
 def refuse_simulated(what: str) -> None:
     """Raises where the device is the simulated one and nobody asked for that: no GPU library can use its memory."""
+    global _allowed
+    if _allowed:
+        return
     from .. import sim
 
-    if os.environ.get("TENURE_DEVICE", "").strip().lower() != "sim" and sim.active():
+    _allowed = os.environ.get("TENURE_DEVICE", "").strip().lower() == "sim" or not sim.active()
+    if not _allowed:
         raise RuntimeError(
             f"{what} would get memory of the simulated device, which is the host's: there is no CUDA driver here, so tenure "
             "simulates one. Run this on a machine with an NVIDIA GPU; to have it all the same, for a test, set "

@@ -32,7 +32,8 @@ class _Kind:
         self.driver_module = driver
         self.config_module = config
         self.base: type[Any] | None = None
-        self.made: dict[int, type[Any]] = {}
+        # By the number of the resource's object. A class goes with the last who uses it, and its resource with it.
+        self.made: weakref.WeakValueDictionary[int, type[Any]] = weakref.WeakValueDictionary()
 
     @property
     def driver(self) -> Any:
@@ -101,8 +102,8 @@ def _make_base(kind: _Kind) -> type[Any]:
                 what = f"a {type(owner).__name__}" if owner is not None else "a resource that is not tenure's"
                 raise RuntimeError(
                     f"this memory has no handle for another process: it was made by {what}, and the driver gives such handles "
-                    "for memory of cuMemAlloc alone. Allocate what is shared from "
-                    "tenure.mr.CudaMemoryResource(), for example inside `with tenure.mr.using(...)`"
+                    "for memory of cuMemAlloc alone. Allocate what is shared from tenure.mr.CudaMemoryResource(), or a pool with "
+                    'pages="driver", for example inside `with tenure.mr.using(...)`'
                 ) from error
 
         def get_memory_info(self) -> Any:
@@ -134,7 +135,7 @@ def _manager(kind: _Kind, mr: Any) -> type[Any]:
 def manager(mr: Any = None, *, library: str = "numba") -> type[Any]:
     """A class for ``numba.cuda.set_memory_manager`` that always uses ``mr``; without one, `TenureNumbaManager`.
 
-    ``library="numba-cuda-mlir"`` makes it for that library. The class keeps ``mr``, and is made once for each.
+    ``library="numba-cuda-mlir"`` makes it for that library. The class keeps ``mr``, and is made once for each that is in use.
     """
     kinds = {"numba": _NUMBA, "numba-cuda-mlir": _MLIR}
     if library not in kinds:

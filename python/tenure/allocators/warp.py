@@ -8,7 +8,9 @@ the resource that made it.
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from .. import mr as _mr
@@ -60,8 +62,13 @@ def allocator(mr: Any = None) -> WarpAllocator:
 
 
 class _Plug:
+    """Turning Warp's hook initialises Warp, which prints, and after which its settings hold no more. So where the program has not
+    done so yet, the hook is turned right after it has: when Warp makes its runtime, once."""
+
     def __init__(self) -> None:
         self.mine: WarpAllocator | None = None
+        # Warp's own class, while ours stands in its place.
+        self.runtime: Callable[[], Any] | None = None
 
     def turn_on(self, mr: Any, route: str) -> tuple[str, Any, tuple[str, ...]]:
         warp: Any = need("warp")
@@ -69,20 +76,48 @@ class _Plug:
             raise RuntimeError("this Warp has no set_cuda_allocator: upgrade it, pip install -U warp-lang")
         if self.mine is None or self.mine.mr is not mr:
             self.mine = WarpAllocator(mr)
-        warp.set_cuda_allocator(self.mine)
+        inside = _inside()
+        if inside is None or inside.runtime is not None:
+            warp.set_cuda_allocator(self.mine)
+        elif self.runtime is None:
+            self.runtime, inside.Runtime = inside.Runtime, self.begin
         return (
             "set_cuda_allocator",
             mr,
             ("memory that Warp allocates while it captures a graph: it asks for its own pool there",),
         )
 
+    def begin(self) -> Any:
+        """Makes Warp's runtime, and turns the hook."""
+        inside = _inside()
+        assert self.runtime is not None
+        made = inside.runtime = self.runtime()
+        self.leave()
+        if inside.get_cuda_devices():
+            inside.set_cuda_allocator(self.mine)
+        return made
+
+    def leave(self) -> None:
+        """Gives Warp its own class back."""
+        _inside().Runtime, self.runtime = self.runtime, None
+
     def turn_off(self) -> str:
         warp: Any = need("warp")
         mine, self.mine = self.mine, None
+        if self.runtime is not None:
+            self.leave()
+            return ""
         if any(warp.get_device_allocator(device) is not mine for device in warp.get_cuda_devices()):
             return "the allocator of a device is somebody else's by now, and all were left as they are"
-        warp.set_cuda_allocator(None)
+        if warp.get_cuda_devices():
+            warp.set_cuda_allocator(None)
         return ""
+
+
+def _inside() -> Any:
+    """Where Warp keeps its runtime; ``None`` for a Warp that is built otherwise."""
+    inside = sys.modules.get("warp._src.context")
+    return inside if hasattr(inside, "runtime") and hasattr(inside, "Runtime") else None
 
 
 _PLUGS = {"warp": _Plug()}

@@ -39,7 +39,11 @@ pub use wire::Shared;
 
 use std::os::fd::OwnedFd;
 
-use tenure_driver::sys::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+use tenure_driver::DriverError;
+use tenure_driver::sys::{
+    CU_POINTER_ATTRIBUTE_BUFFER_ID, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, CUDA_ERROR_INVALID_VALUE,
+    CUDA_ERROR_NOT_SUPPORTED,
+};
 
 use crate::device;
 use crate::error::{Error, Result};
@@ -205,16 +209,28 @@ impl ToShare {
 }
 
 /// A legacy handle of the allocation around an address; `None` where the driver gives none for this memory.
+///
+/// # Errors
+/// What the driver says of anything else: a lost device, a lack of memory.
 pub(crate) fn legacy(device: i32, ptr: u64) -> Result<Option<Parts>> {
+    // How the driver says no: of memory that has no such handle, and where the system has none at all. The first is also its
+    // answer to a question that is newer than it.
+    let no = |e: &DriverError| matches!(e.code, CUDA_ERROR_INVALID_VALUE | CUDA_ERROR_NOT_SUPPORTED);
     let driver = device::driver()?;
     device::on(device, || {
-        // A driver too old for the question cannot say no to it: then the handle itself is asked for.
-        if let Ok(0) = driver.pointer_attribute(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr) {
-            return Ok(None);
+        match driver.pointer_attribute(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, ptr) {
+            Ok(0) => return Ok(None),
+            Err(e) if !no(&e) => return Err(e.into()),
+            // A driver too old for the question cannot say no to it: then the handle itself is asked for.
+            Ok(_) | Err(_) => {}
         }
         let (base, bytes) = driver.address_range(ptr)?;
-        let Ok(handle) = driver.ipc_handle(base) else { return Ok(None) };
-        let serial = driver.pointer_attribute(tenure_driver::sys::CU_POINTER_ATTRIBUTE_BUFFER_ID, base)?;
+        let handle = match driver.ipc_handle(base) {
+            Ok(handle) => handle,
+            Err(e) if no(&e) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let serial = driver.pointer_attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, base)?;
         let piece = Piece { bytes: bytes as u64, serial, handle: Handle::Legacy(handle.reserved) };
         Ok(Some(Parts { offset: ptr - base, pieces: vec![piece], pointer: None }))
     })

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use super::{LEGACY_NAME, LEGACY_USED, MAJOR, Managed, ManagedVersioned, Tensor, VERSIONED_NAME, VERSIONED_USED};
+use crate::capsule::inside;
 use crate::foreign::contiguous;
 use crate::gil;
 
@@ -42,23 +43,16 @@ unsafe extern "C" fn release_versioned(managed: *mut c_void) {
 impl Taken {
     /// Takes the tensor out of its capsule: from here on we are the ones who call the deleter.
     pub(super) fn from(capsule: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let Ok(capsule) = capsule.cast::<PyCapsule>() else {
+        if !capsule.is_instance_of::<PyCapsule>() {
             return Err(PyTypeError::new_err("__dlpack__ must return a capsule"));
-        };
-        let py = capsule.py();
-        let object = capsule.as_ptr();
+        }
         let take = |name: &'static CStr, used: &'static CStr| {
-            // SAFETY: a capsule; the names are static.
-            unsafe {
-                if ffi::PyCapsule_IsValid(object, name.as_ptr()) == 0 {
-                    return Ok(None);
-                }
-                let pointer = ffi::PyCapsule_GetPointer(object, name.as_ptr());
-                if ffi::PyCapsule_SetName(object, used.as_ptr().cast::<c_char>()) != 0 {
-                    return Err(PyErr::fetch(py));
-                }
-                Ok(Some(pointer))
+            let Some(pointer) = inside(capsule, name) else { return Ok(None) };
+            // SAFETY: a capsule; the name is static.
+            if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), used.as_ptr().cast::<c_char>()) } != 0 {
+                return Err(PyErr::fetch(capsule.py()));
             }
+            Ok(Some(pointer))
         };
         if let Some(managed) = take(VERSIONED_NAME, VERSIONED_USED)? {
             // SAFETY: a capsule of this name holds such a structure, which is ours now.

@@ -66,6 +66,8 @@ const ROUNDS: usize = 64;
 /// The arenas of a pool.
 #[derive(Default)]
 pub(super) struct Graphs {
+    /// Taken after the pool's own lock, by who holds that, and never before it: under it only arenas are called, which know no
+    /// pool.
     table: Mutex<Table>,
     /// How many there are, to be read without the lock.
     count: AtomicUsize,
