@@ -243,23 +243,34 @@ exports! { guard_release:
 }
 
 exports! { run:
-    fn tenure_buffer_view(buffer: tenure_buffer, out: *mut tenure_buffer_view) {
-        writable(out)?;
-        let seen = BUFFERS.view(buffer)?;
-        let answer = tenure_buffer_view {
-            size: size_of::<tenure_buffer_view>(),
-            ptr: pointer(seen.ptr),
-            bytes: seen.bytes,
-            capacity: seen.capacity,
-            alignment: seen.align,
-            resource_id: seen.resource,
-            stream: stream_value(&seen),
-            device: seen.device,
-            properties: seen.properties,
-        };
+    fn tenure_buffer_view(buffer: tenure_buffer, out: *mut tenure_buffer_view) first {
         // SAFETY: by the contract of the C ABI.
-        unsafe { fill(out, answer) }?;
+        unsafe { show(buffer, out) }.ok().map(|()| TENURE_OK)
+    } {
+        // SAFETY: as above.
+        unsafe { show(buffer, out) }?;
     }
+}
+
+/// # Safety
+/// As [`fill`].
+#[inline]
+unsafe fn show(buffer: tenure_buffer, out: *mut tenure_buffer_view) -> Result<()> {
+    writable(out)?;
+    let seen = BUFFERS.view(buffer)?;
+    let answer = tenure_buffer_view {
+        size: size_of::<tenure_buffer_view>(),
+        ptr: pointer(seen.ptr),
+        bytes: seen.bytes,
+        capacity: seen.capacity,
+        alignment: seen.align,
+        resource_id: seen.resource,
+        stream: stream_value(&seen),
+        device: seen.device,
+        properties: seen.properties,
+    };
+    // SAFETY: by this function's contract.
+    unsafe { fill(out, answer) }
 }
 
 exports! { try guard:
