@@ -240,7 +240,7 @@ def test_cuda_core_block_is_freed_where_no_buffer_can_be_made(resource, recorder
     from cuda.core import LEGACY_DEFAULT_STREAM
 
     # cuda.core has no context here, without which a buffer cannot be freed on a default stream.
-    with pytest.raises(Exception, match="context|driver"):
+    with pytest.raises(Exception, match=r"context|driver"):
         resource(0, recorder.mr).allocate(100, stream=LEGACY_DEFAULT_STREAM)
     assert len(recorder.allocated) == len(recorder.freed) == 1
     # A stream of tenure's own is none for a buffer of cuda.core's.
