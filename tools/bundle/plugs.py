@@ -5,12 +5,14 @@
 
 Each figure is the median of some rounds, in nanoseconds for one array made and dropped: by the function that a program calls
 (`cupy.empty`, `torch.empty`, `numba.cuda.device_array`, `cuda.core.Device.allocate`). `live` replaces one of 100 live arrays of
-256 bytes to 1 MiB. Every way has its warm pool: tenure's and RMM's of 1 GiB, or the library's own.
+256 bytes to 1 MiB. Every way has its warm pool: tenure's and RMM's of 1 GiB, or the library's own. `floor` is what cuda.core takes
+with a resource that gives the same address each time and does nothing else: no plug can be quicker. RMM has no plug for it.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import random
@@ -22,12 +24,12 @@ from collections.abc import Callable
 from typing import Any
 
 KIB, MIB = 1 << 10, 1 << 20
-# What each library can be asked for: its own allocator, tenure, and RMM's plug.
+# What each library can be asked for: its own allocator, tenure, RMM's plug, and a plug that does nothing.
 WAYS = {
     "cupy": ("own", "tenure", "rmm"),
     "torch": ("own", "tenure process", "tenure pool", "rmm"),
     "numba": ("own", "tenure", "rmm"),
-    "cuda.core": ("own", "tenure"),
+    "cuda.core": ("own", "tenure", "floor"),
 }
 CALLS = {
     "cupy": "cupy.empty",
@@ -35,6 +37,7 @@ CALLS = {
     "numba": "numba device_array",
     "cuda.core": "cuda.core allocate",
 }
+COLUMNS = ("own", "tenure", "tenure pool", "rmm", "floor")
 MODULES = {"cupy": "cupy", "torch": "torch", "numba": "numba_cuda", "cuda.core": "cuda.core"}
 
 
@@ -65,6 +68,20 @@ def through_rmm(library: str) -> None:
         from rmm.allocators.numba import RMMNumbaManager
 
         cuda.set_memory_manager(RMMNumbaManager)
+
+
+def through_nothing() -> None:
+    """cuda.core on a resource that does nothing, of functions that are no Python code."""
+    from cuda.core import Buffer, Device, MemoryResource
+
+    class Nothing(MemoryResource):  # type: ignore[misc]
+        is_device_accessible, is_host_accessible, is_managed, device_id = True, False, False, 0
+        # Takes anything.
+        deallocate = staticmethod("".format)
+
+    nothing = Nothing()
+    nothing.allocate = functools.partial(Buffer.from_handle, 4096, mr=nothing)
+    Device(0).memory_resource = nothing
 
 
 def maker(library: str) -> Callable[[int], Any]:
@@ -105,6 +122,8 @@ def measure(library: str, way: str, quick: bool) -> dict[str, float]:
         through_tenure(library, way)
     elif way == "rmm":
         through_rmm(library)
+    elif way == "floor":
+        through_nothing()
     make = maker(library)
     figures = {}
     for size, label in ((KIB, "1 KiB"), (MIB, "1 MiB")):
@@ -164,7 +183,7 @@ def rows(quick: bool) -> tuple[list[dict[str, Any]], list[str], list[str]]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    lines = [f"{'':24}" + "".join(f"{way:>16}" for way in ("own", "tenure", "tenure pool", "rmm"))]
+    lines = [f"{'':24}" + "".join(f"{way:>16}" for way in COLUMNS)]
     for library, call in CALLS.items():
         for case in ("1 KiB", "1 MiB", "live"):
             by_way = {
@@ -175,7 +194,7 @@ def table(found: list[dict[str, Any]]) -> str:
             if not by_way:
                 continue
             by_way.setdefault("tenure", by_way.get("tenure process"))
-            cells = (by_way.get(way) for way in ("own", "tenure", "tenure pool", "rmm"))
+            cells = (by_way.get(way) for way in COLUMNS)
             lines.append(f"{call + ', ' + case:24}" + "".join(f"{'-' if ns is None else f'{ns:.0f}':>16}" for ns in cells))
     return "\n".join(lines)
 

@@ -74,6 +74,38 @@ unsafe fn create_at_hand(
     })
 }
 
+/// The same of the current resource, whose reference is counted before it is known whether there is a block at hand. So what
+/// ends meanwhile is left for `collect`.
+///
+/// # Safety
+/// As [`create_at_hand`].
+#[inline]
+unsafe fn create_of_current_at_hand(
+    bytes: usize,
+    alignment: usize,
+    given: tenure_stream,
+    out: *mut tenure_buffer,
+) -> Option<tenure_status> {
+    // SAFETY: by this function's contract.
+    let (out, home) = (unsafe { out.as_mut() }?, unsafe { kept_if_right(given) }?);
+    if home.held().is_none() && !home.value().is_special() {
+        return None;
+    }
+    let device = home.as_carried().device().ok()??;
+    let status = registry::without_waiting(|| {
+        let light = tenure_core::current::get_at_hand(device)?;
+        let made = match Buffer::block_at_hand(bytes, or_default(alignment), &home, &light)? {
+            Ok(block) => BUFFERS.insert_with(|| Buffer::of_block(&block, home, light)),
+            Err(error) => Err(*error),
+        };
+        Some(made.map_or_else(set, |handle| {
+            *out = handle;
+            TENURE_OK
+        }))
+    })?;
+    Some(if status == TENURE_OK && registry::has_deferred() { TENURE_OK_COLLECT } else { status })
+}
+
 exports! { guard:
     fn tenure_buffer_create(
         bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
@@ -249,23 +281,34 @@ exports! { guard_release:
 }
 
 exports! { run:
-    fn tenure_buffer_view(buffer: tenure_buffer, out: *mut tenure_buffer_view) {
-        writable(out)?;
-        let seen = BUFFERS.view(buffer)?;
-        let answer = tenure_buffer_view {
-            size: size_of::<tenure_buffer_view>(),
-            ptr: pointer(seen.ptr),
-            bytes: seen.bytes,
-            capacity: seen.capacity,
-            alignment: seen.align,
-            resource_id: seen.resource,
-            stream: stream_value(&seen),
-            device: seen.device,
-            properties: seen.properties,
-        };
+    fn tenure_buffer_view(buffer: tenure_buffer, out: *mut tenure_buffer_view) first {
         // SAFETY: by the contract of the C ABI.
-        unsafe { fill(out, answer) }?;
+        unsafe { show(buffer, out) }.ok().map(|()| TENURE_OK)
+    } {
+        // SAFETY: as above.
+        unsafe { show(buffer, out) }?;
     }
+}
+
+/// # Safety
+/// As [`fill`].
+#[inline]
+unsafe fn show(buffer: tenure_buffer, out: *mut tenure_buffer_view) -> Result<()> {
+    writable(out)?;
+    let seen = BUFFERS.view(buffer)?;
+    let answer = tenure_buffer_view {
+        size: size_of::<tenure_buffer_view>(),
+        ptr: pointer(seen.ptr),
+        bytes: seen.bytes,
+        capacity: seen.capacity,
+        alignment: seen.align,
+        resource_id: seen.resource,
+        stream: stream_value(&seen),
+        device: seen.device,
+        properties: seen.properties,
+    };
+    // SAFETY: by this function's contract.
+    unsafe { fill(out, answer) }
 }
 
 exports! { try guard:
@@ -273,7 +316,13 @@ exports! { try guard:
         bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
     ) first {
         // SAFETY: by the contract of the C ABI.
-        unsafe { create_at_hand(bytes, alignment, given, resource, out, false) }
+        unsafe {
+            if resource == TENURE_RESOURCE_CURRENT {
+                create_of_current_at_hand(bytes, alignment, given, out)
+            } else {
+                create_at_hand(bytes, alignment, given, resource, out, false)
+            }
+        }
     } {
         writable(out)?;
         let home = stream(given)?;

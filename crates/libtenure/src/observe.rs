@@ -25,7 +25,14 @@ exports! { run:
         }
     }
 
-    fn tenure_library_set(library: u32, previous: *mut u32) {
+    fn tenure_library_set(library: u32, previous: *mut u32) first {
+        let before = meter::set_library(library);
+        if !previous.is_null() {
+            // SAFETY: not null, and by the contract the address of a variable.
+            unsafe { previous.write(before) };
+        }
+        Some(TENURE_OK)
+    } {
         let before = meter::set_library(library);
         if !previous.is_null() {
             write(previous, before)?;

@@ -12,8 +12,9 @@
 //! # Invariants
 //! * Nothing here names CuPy before the first allocation, which imports it ([`Setup`]).
 //! * CuPy's classes are used as their documentation has it: `BaseMemory` is subclassed, its attributes `ptr`, `size` and
-//!   `device_id` are public, `MemoryPointer(mem, 0)` makes a pointer. Where these attributes lie in the object is looked for
-//!   with two sets of values when the class is made; where they are not found, they are set by name.
+//!   `device_id` are public, `MemoryPointer(mem, 0)` makes a pointer with `mem`, its address and its device. Where these
+//!   attributes lie in the objects is looked for with two sets of values when the class is made; where they are not found,
+//!   they are set by name, and the pointer is made by that call.
 //! * A stream other than the default ones is carried as an object that keeps CuPy's stream alive. The last one of a thread
 //!   is remembered, so that CuPy's stream may live until its thread uses another one.
 //!
@@ -59,6 +60,27 @@ struct Places {
     device: usize,
 }
 
+/// Where they lie in a `MemoryPointer`, and what makes one.
+struct PointerPlaces {
+    memory: usize,
+    ptr: usize,
+    device: usize,
+    new: ffi::newfunc,
+    /// No arguments.
+    none: Py<PyTuple>,
+}
+
+impl PointerPlaces {
+    /// A pointer to nothing.
+    fn fresh<'py>(&self, class: &Bound<'py, PyType>) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: the class's own function, called as `__new__` without arguments.
+        unsafe {
+            let object = (self.new)(class.as_type_ptr(), self.none.as_ptr(), std::ptr::null_mut());
+            Bound::from_owned_ptr_or_err(class.py(), object)
+        }
+    }
+}
+
 /// What is needed of CuPy, looked up once.
 struct Setup {
     /// Our subclass of `cupy.cuda.memory.BaseMemory`.
@@ -66,7 +88,8 @@ struct Setup {
     /// Where the buffer's handle lies in it.
     handle: usize,
     places: Option<Places>,
-    pointer: Py<PyAny>,
+    pointer: Py<PyType>,
+    pointer_places: Option<PointerPlaces>,
     stream: CurrentStream,
     stream_object: Py<PyAny>,
     /// `cupy.cuda.Stream`, whose objects end their stream with themselves.
@@ -157,45 +180,106 @@ fn blank<'py>(py: Python<'py>, class: &Py<PyType>) -> PyResult<Bound<'py, PyAny>
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_GenericAlloc(class.as_ptr().cast(), 0)) }
 }
 
+/// An object, as it is searched for values that it was given.
+struct Searched<'a, 'py> {
+    object: &'a Bound<'py, PyAny>,
+    bytes: usize,
+}
+
+impl Searched<'_, '_> {
+    fn word(&self, at: usize) -> usize {
+        // SAFETY: inside the object, and aligned.
+        unsafe { self.object.as_ptr().cast::<u8>().add(at).cast::<usize>().read() }
+    }
+
+    fn half(&self, at: usize) -> i32 {
+        // SAFETY: as above.
+        unsafe { self.object.as_ptr().cast::<u8>().add(at).cast::<i32>().read() }
+    }
+
+    /// The only place, behind the head that is the interpreter's, that `is` so.
+    fn only(&self, step: usize, is: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut all =
+            (size_of::<ffi::PyObject>()..self.bytes).step_by(step).filter(|at| at + step <= self.bytes && is(*at));
+        all.next().filter(|_| all.next().is_none())
+    }
+
+    fn only_word(&self, value: usize) -> Option<usize> {
+        self.only(size_of::<usize>(), |at| self.word(at) == value)
+    }
+
+    fn only_half(&self, value: i32) -> Option<usize> {
+        self.only(size_of::<i32>(), |at| self.half(at) == value)
+    }
+}
+
+/// Two sets of values that nothing else has: address, size, device.
+const SOUGHT: [(usize, usize, i32); 2] =
+    [(0x1122_3344_5566_7788, 0x0102_0304_0506_0708, 0x5a5b_5c5d), (0x7fff_0123_4567_8900, 3, 0)];
+
+/// A memory object with such values.
+fn example<'py>(py: Python<'py>, class: &Py<PyType>, values: (usize, usize, i32)) -> PyResult<Bound<'py, PyAny>> {
+    let object = blank(py, class)?;
+    object.setattr("ptr", values.0)?;
+    object.setattr("size", values.1)?;
+    object.setattr("device_id", values.2)?;
+    Ok(object)
+}
+
 /// Looks for the places of CuPy's attributes: where two sets of values are found, each at one place, these are they.
 fn places(py: Python<'_>, class: &Py<PyType>, bytes: usize) -> PyResult<Option<Places>> {
-    let object = blank(py, class)?;
-    let mut found: Option<Places> = None;
-    for (ptr, size, device) in
-        [(0x1122_3344_5566_7788_usize, 0x0102_0304_0506_0708_usize, 0x5a5b_5c5d_i32), (0x7fff_0123_4567_8900, 3, 0)]
-    {
-        object.setattr("ptr", ptr)?;
-        object.setattr("size", size)?;
-        object.setattr("device_id", device)?;
-        let start = object.as_ptr().cast::<u8>();
-        // SAFETY: inside the object, whose head is the interpreter's and is left out; each is aligned as it says.
-        let word = |at: usize| unsafe { start.add(at).cast::<usize>().read() };
-        // SAFETY: as above.
-        let half = |at: usize| unsafe { start.add(at).cast::<i32>().read() };
+    let [(ptr, size, device), again] = SOUGHT;
+    let object = example(py, class, SOUGHT[0])?;
+    let first = Searched { object: &object, bytes };
+    let (Some(ptr), Some(size), Some(device)) = (first.only_word(ptr), first.only_word(size), first.only_half(device))
+    else {
+        return Ok(None);
+    };
+    let object = example(py, class, again)?;
+    let second = Searched { object: &object, bytes };
+    let same = second.word(ptr) == again.0 && second.word(size) == again.1 && second.half(device) == again.2;
+    Ok(same.then_some(Places { ptr, size, device }))
+}
+
+/// The same for `MemoryPointer`, which has the memory object itself, the address and the device; made without its `__init__`
+/// it has `None` in the first one's place.
+fn pointer_places(pointer: &Bound<'_, PyType>, memory: &Py<PyType>) -> PyResult<Option<PointerPlaces>> {
+    let py = pointer.py();
+    let bytes: usize = pointer.getattr("__basicsize__")?.extract()?;
+    let mut found = None;
+    for values in SOUGHT {
+        let memory = example(py, memory, values)?;
+        let object = pointer.call1((&memory, 0))?;
+        let searched = Searched { object: &object, bytes };
         match found {
             None => {
-                let head = size_of::<ffi::PyObject>();
-                let only = |step: usize, is: &dyn Fn(usize) -> bool| {
-                    let mut all = (head..bytes).step_by(step).filter(|at| at + step <= bytes && is(*at));
-                    all.next().filter(|_| all.next().is_none())
-                };
-                let (Some(ptr), Some(size), Some(device)) = (
-                    only(8, &|at| word(at) == ptr),
-                    only(8, &|at| word(at) == size),
-                    only(4, &|at| half(at) == device),
-                ) else {
-                    return Ok(None);
-                };
-                found = Some(Places { ptr, size, device });
+                let here = (
+                    searched.only_word(memory.as_ptr() as usize),
+                    searched.only_word(values.0),
+                    searched.only_half(values.2),
+                );
+                let (Some(memory), Some(ptr), Some(device)) = here else { return Ok(None) };
+                found = Some((memory, ptr, device));
             }
-            Some(at) => {
-                if word(at.ptr) != ptr || word(at.size) != size || half(at.device) != device {
+            Some((at, ptr, device)) => {
+                if searched.word(at) != memory.as_ptr() as usize
+                    || searched.word(ptr) != values.0
+                    || searched.half(device) != values.2
+                {
                     return Ok(None);
                 }
             }
         }
     }
-    Ok(found)
+    let Some((memory, ptr, device)) = found else { return Ok(None) };
+    // SAFETY: a slot of a class, which is a function of this signature.
+    let new: Option<ffi::newfunc> =
+        unsafe { std::mem::transmute(ffi::PyType_GetSlot(pointer.as_type_ptr(), ffi::Py_tp_new)) };
+    let Some(new) = new else { return Ok(None) };
+    let places = PointerPlaces { memory, ptr, device, new, none: PyTuple::empty(py).unbind() };
+    let fresh = places.fresh(pointer)?;
+    let empty = Searched { object: &fresh, bytes };
+    Ok((empty.word(memory) == py.None().as_ptr() as usize).then_some(places))
 }
 
 impl Setup {
@@ -216,13 +300,15 @@ impl Setup {
             let mut simulated = 0;
             // SAFETY: `simulated` is valid for writing.
             check(py, unsafe { (api().sim_active)(&mut simulated) })?;
+            let pointer = memory.getattr("MemoryPointer")?.cast_into::<PyType>()?;
             Ok(Self {
                 library: observe::library_number(c"cupy"),
                 simulated: simulated != 0,
                 places: places(py, &class, handle)?,
+                pointer_places: pointer_places(&pointer, &class)?,
                 memory: class,
                 handle,
-                pointer: memory.getattr("MemoryPointer")?.unbind(),
+                pointer: pointer.unbind(),
                 // SAFETY: the capsule's name is the signature of its function.
                 stream: unsafe { std::mem::transmute::<*mut c_void, CurrentStream>(address.as_ptr()) },
                 stream_object: streams.getattr("get_current_stream")?.unbind(),
@@ -318,7 +404,18 @@ impl Setup {
                 memory.setattr("device_id", device)?;
             }
         }
-        self.pointer.bind(py).call1((memory, 0))
+        let pointer = self.pointer.bind(py);
+        let Some(at) = &self.pointer_places else { return pointer.call1((memory, 0)) };
+        let pointer = at.fresh(pointer)?;
+        let start = pointer.as_ptr().cast::<u8>();
+        // SAFETY: the places were found in an object of this class, which holds a reference to what is in the first one.
+        unsafe {
+            start.add(at.ptr).cast::<usize>().write(ptr);
+            start.add(at.device).cast::<i32>().write(device);
+            let before = start.add(at.memory).cast::<*mut ffi::PyObject>().replace(memory.into_ptr());
+            ffi::Py_XDECREF(before);
+        }
+        Ok(pointer)
     }
 
     /// CuPy's own exception for a lack of memory, with ours as its cause; anything else as it is.
@@ -438,10 +535,11 @@ fn _cupy_record_stream(py: Python<'_>, memory: &Bound<'_, PyAny>, stream: &Bound
     check(py, status)
 }
 
-/// Whether the attributes of CuPy's memory objects are written in place (they are, with the CuPy of this tenure's time).
+/// Whether the attributes of CuPy's memory objects and pointers are written in place (they are, with the CuPy of this tenure's time).
 #[pyfunction]
 fn _cupy_in_place(py: Python<'_>) -> PyResult<bool> {
-    Ok(Setup::get(py)?.places.is_some())
+    let setup = Setup::get(py)?;
+    Ok(setup.places.is_some() && setup.pointer_places.is_some())
 }
 
 /// Adds the allocators.

@@ -50,9 +50,14 @@ static GENERATION: AtomicU64 = AtomicU64::new(1);
 static NEXT_CHAIN: AtomicU64 = AtomicU64::new(1);
 
 /// A reference to a resource that is given back when dropped.
-struct Held(tenure_resource);
+pub(crate) struct Held(tenure_resource);
 
 impl Held {
+    /// The handle. Valid while `self` lives.
+    pub(crate) fn handle(&self) -> tenure_resource {
+        self.0
+    }
+
     fn retain(py: Python<'_>, resource: tenure_resource) -> PyResult<Self> {
         let mut out = TENURE_RESOURCE_NULL;
         // SAFETY: `out` is valid for writing.
@@ -175,6 +180,18 @@ fn set_chain(py: Python<'_>, bindings: Vec<Arc<Binding>>) -> PyResult<()> {
 #[inline]
 pub(crate) fn sync(py: Python<'_>) -> PyResult<()> {
     if EVER.load(Ordering::Relaxed) { sync_scopes(py) } else { Ok(()) }
+}
+
+/// What is current on a device. After [`sync`].
+///
+/// # Errors
+/// There is no such device, or it cannot be used.
+pub(crate) fn of_device(py: Python<'_>, device: i32) -> PyResult<Held> {
+    let mut out = TENURE_RESOURCE_NULL;
+    let to = &raw mut out;
+    // SAFETY: `out` is valid for writing.
+    call(py, || unsafe { (api().current_get)(device, to) })?;
+    Ok(Held(out))
 }
 
 fn sync_scopes(py: Python<'_>) -> PyResult<()> {

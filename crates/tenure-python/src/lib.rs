@@ -24,9 +24,11 @@ mod border;
 mod buffer;
 mod buffer_copy;
 mod buffer_export;
+mod by_address;
 mod callback;
 mod capsule;
 mod capture;
+mod cuda_core;
 mod cupy;
 mod current;
 mod dlpack;
@@ -52,6 +54,7 @@ mod stream_pool;
 mod table;
 mod torch;
 mod torch_cxx;
+mod vectorcall;
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -93,6 +96,7 @@ fn _tenure(module: &Bound<'_, PyModule>) -> PyResult<()> {
     low_memory::register(module)?;
     stacks::register(py)?;
     observe::register(module)?;
+    cuda_core::register(module)?;
     cupy::register(module)?;
     torch::register(module)?;
     scopes::register(module)?;

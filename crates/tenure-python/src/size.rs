@@ -5,6 +5,7 @@
 //! matter.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyString};
 use tenure_abi::*;
@@ -18,12 +19,26 @@ use crate::table::api;
 /// `ValueError` for a negative or too large number and for text that is no size; `TypeError` for anything else.
 #[inline]
 pub(crate) fn bytes(value: &Bound<'_, PyAny>, what: &str) -> PyResult<usize> {
-    if value.is_exact_instance_of::<PyInt>()
-        && let Ok(size) = value.extract::<usize>()
-    {
-        return Ok(size);
+    match plain(value) {
+        Some(size) => Ok(size),
+        None => slow(value, what),
     }
-    slow(value, what)
+}
+
+/// The number that a plain integer is, if it is one of those that fit.
+#[inline]
+pub(crate) fn plain(value: &Bound<'_, PyAny>) -> Option<usize> {
+    if !value.is_exact_instance_of::<PyInt>() {
+        return None;
+    }
+    // SAFETY: an integer.
+    let number = unsafe { ffi::PyLong_AsSize_t(value.as_ptr()) };
+    if number != usize::MAX {
+        return Some(number);
+    }
+    // The largest number, or a failure, whose exception nobody wants.
+    drop(PyErr::take(value.py()));
+    value.extract().ok()
 }
 
 /// Reads one of many after the other with `read`, which is [`bytes`] or [`address`]; `what` names the argument.
@@ -162,6 +177,9 @@ pub(crate) fn free_bytes(py: Python<'_>) -> PyResult<u64> {
 
 /// Reads an address: an integer that is not negative, or something that can be made one (ctypes, cuda.bindings).
 pub(crate) fn address(value: &Bound<'_, PyAny>, what: &str) -> PyResult<usize> {
+    if let Some(address) = plain(value) {
+        return Ok(address);
+    }
     if let Ok(address) = value.extract::<usize>() {
         return Ok(address);
     }

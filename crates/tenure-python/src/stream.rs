@@ -90,7 +90,7 @@ impl Stream {
     }
 
     /// Somebody else's stream, with the object that keeps it alive.
-    fn wrap(raw: usize, device: i32, owner: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub(crate) fn wrap(raw: usize, device: i32, owner: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = owner.py();
         if raw <= 2 {
             return Ok(Self { raw, object: 0 });
@@ -125,7 +125,7 @@ fn type_error(object: &Bound<'_, PyAny>) -> PyErr {
 }
 
 /// The address of a foreign stream object: `__cuda_stream__` first, then what CuPy, Numba and PyTorch call it.
-fn foreign_address(object: &Bound<'_, PyAny>) -> PyResult<usize> {
+pub(crate) fn foreign_address(object: &Bound<'_, PyAny>) -> PyResult<usize> {
     if let Some(protocol) = object.getattr_opt("__cuda_stream__")? {
         let answer = if protocol.is_callable() { protocol.call0()? } else { protocol };
         let (version, address): (usize, usize) = answer.extract().map_err(|_| {

@@ -24,11 +24,10 @@
 //! Beside the engine's buffer: one lock of the device's table, a look-up in it, and a dozen additions.
 
 use std::cell::Cell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::{CString, c_int, c_void};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 
 use pyo3::exceptions::PyValueError;
@@ -36,6 +35,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tenure_abi::*;
 
+use crate::by_address::ByAddress;
 use crate::gil;
 use crate::resource;
 use crate::table::api;
@@ -45,28 +45,6 @@ use crate::torch_cxx;
 const DEVICES: usize = 64;
 /// What PyTorch takes for a small block, in bytes.
 const SMALL: usize = 1 << 20;
-
-/// Addresses of blocks differ in their middle bits: one multiplication spreads them.
-#[derive(Default)]
-struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-
-    fn write_usize(&mut self, value: usize) {
-        self.0 = (value as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
-}
-
-type ByAddress<T> = HashMap<usize, T, BuildHasherDefault<AddressHasher>>;
 
 /// A figure as PyTorch keeps it.
 #[derive(Clone, Copy, Default)]
@@ -129,8 +107,8 @@ struct Device {
 static TABLES: [Mutex<Option<Device>>; DEVICES] = [const { Mutex::new(None) }; DEVICES];
 /// The resource; 0 is what is current at each allocation.
 static RESOURCE: AtomicU64 = AtomicU64::new(0);
-/// How often the process route allocated: whether PyTorch uses it.
-static USED: AtomicUsize = AtomicUsize::new(0);
+/// Whether the process route ever allocated: whether PyTorch uses it.
+static USED: AtomicBool = AtomicBool::new(false);
 /// PyTorch's streams, as objects that name them for ever.
 static STREAMS: RwLock<Option<ByAddress<u64>>> = RwLock::new(None);
 /// Streams that PyTorch was told of, which may end.
@@ -280,7 +258,9 @@ fn release(resource: tenure_resource) {
 
 /// PyTorch's `alloc_fn` of the process route.
 unsafe extern "C-unwind" fn malloc(size: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    USED.fetch_add(1, Ordering::Relaxed);
+    if !USED.load(Ordering::Relaxed) {
+        USED.store(true, Ordering::Relaxed);
+    }
     match make(size, device, stream, true) {
         Ok(ptr) => ptr,
         Err(status) => torch_cxx::throw(status),
@@ -403,7 +383,7 @@ fn _torch_external(stream: usize) {
 /// Whether PyTorch has allocated through the process route.
 #[pyfunction]
 fn _torch_used() -> bool {
-    USED.load(Ordering::Relaxed) > 0
+    USED.load(Ordering::Relaxed)
 }
 
 fn figures<'py>(py: Python<'py>, of: &Figures) -> PyResult<Bound<'py, PyDict>> {
