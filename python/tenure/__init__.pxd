@@ -186,6 +186,7 @@ cdef extern from "tenure/tenure.h" nogil:
         uint64_t live_count
         uint64_t unproven_bytes
         uint64_t device_proofs
+        uint64_t own_ranges
 
     ctypedef struct tenure_statistics:
         size_t size

@@ -239,6 +239,7 @@ exports! { guard:
             live_count: info.live_count,
             unproven_bytes: info.unproven_bytes,
             device_proofs: info.device_proofs,
+            own_ranges: u64::from(info.own_ranges),
         };
         // SAFETY: by the contract of the C ABI.
         unsafe { fill(out, info) }?;

@@ -265,6 +265,9 @@ pub struct tenure_info {
     pub unproven_bytes: u64,
     /// How often the whole device was waited for.
     pub device_proofs: u64,
+    /// 1: the memory lies in address ranges that the resource maps itself. 0: it comes in pieces from the device or an upstream, as a pool's does
+    /// where the device has no virtual memory management.
+    pub own_ranges: u64,
 }
 
 /// Counters of the statistics adaptor, in bytes and in blocks. Set `size` before asking.

@@ -14,23 +14,6 @@ pub enum Prefer {
     Footprint,
 }
 
-impl Prefer {
-    /// The choice with this name.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] that names both.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "concurrency" => Ok(Self::Concurrency),
-            "footprint" => Ok(Self::Footprint),
-            other => Err(Error::invalid(format!(
-                "prefer is \"{other}\": it must be \"concurrency\" (grow first) or \"footprint\" (wait for another \
-                 stream's memory first)"
-            ))),
-        }
-    }
-}
-
 /// The smallest [`chunk_bytes`](PoolOptions::chunk_bytes).
 const MIN_CHUNK: u64 = 2 << 20;
 
