@@ -365,6 +365,12 @@ impl Pool {
         self.state.lock()
     }
 
+    /// Whether some thread is at what all threads share. For tests: no driver call is made then.
+    #[doc(hidden)]
+    pub fn is_locked(&self) -> bool {
+        self.state.is_locked() || self.graphs.is_locked()
+    }
+
     /// Threads get plots as if they were always in each other's way. For tests.
     #[doc(hidden)]
     pub fn force_plots(&self) {

@@ -81,6 +81,12 @@ struct Table {
     next: u64,
 }
 
+impl Graphs {
+    pub(super) fn is_locked(&self) -> bool {
+        self.table.is_locked()
+    }
+}
+
 impl Table {
     fn segment_at(&self, ptr: u64) -> Option<(u64, usize)> {
         let (_, (end, arena, segment)) = self.segments.range(..=ptr).next_back()?;
