@@ -143,7 +143,8 @@ cdef extern from "tenure/tenure.h" nogil:
         uint64_t block_size
         uint64_t blocks_to_preallocate
         int32_t device
-        uint32_t unused
+        uint32_t rdma
+        uint64_t peers
 
     ctypedef struct tenure_binning_options:
         size_t size

@@ -5,7 +5,7 @@ names it, in whatever language; the last one out closes it. The names and signat
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, final
 
@@ -237,6 +237,8 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
         grow_ahead: bool = False,
         export_handle_type: Literal["fd", "fabric", "fd+fabric"] | None = None,
         pages: Literal["own", "driver"] | None = None,
+        peers: Sequence[int] = (),
+        rdma: bool = False,
     ) -> None:
         """``initial_pool_size``: taken at once, or an error (default: nothing; RMM takes half of the free memory).
         ``maximum_pool_size``: a hard limit (default: what the device has). ``release_threshold``: ``trim`` keeps at least this
@@ -247,7 +249,9 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
         thread grows the pool after it had to grow, so that nobody waits for the next growth. ``export_handle_type``: how other
         processes can be given the memory (``DeviceBuffer.export_handle``); ``NotImplementedError`` where the device cannot.
         ``pages``: ``"driver"`` takes plain allocations from the upstream instead of mapping pages of the pool's own, which
-        legacy handles need."""
+        legacy handles need. ``peers``: other devices whose kernels and copies may use the memory; ``cudaDeviceEnablePeerAccess``
+        says nothing for it. ``rdma``: network cards can be given the memory. Both are ``NotImplementedError`` where the devices
+        cannot, or where the pool maps no pages of its own."""
     def pool_size(self) -> int:
         """Bytes that the pool holds from its upstream or the device."""
     @property

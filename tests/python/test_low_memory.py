@@ -133,6 +133,9 @@ def test_settings(cuda):
         ({"pages": "mine"}, "pages"),
         ({"export_handle_type": "pigeon"}, "export_handle_type"),
         ({"device": 99}, "device 99"),
+        ({"peers": [-1]}, "peers holds -1"),
+        ({"peers": [2**40]}, "peers holds"),
+        ({"peers": [63]}, "no device 63"),
     ],
 )
 def test_settings_are_refused_by_name(cuda, settings, named):
@@ -141,6 +144,15 @@ def test_settings_are_refused_by_name(cuda, settings, named):
         mr.PoolMemoryResource(cuda, **settings)
     assert "_bytes" not in str(raised.value), "the name that Python knows"
     assert cuda.info() == before
+
+
+def test_settings_that_the_device_or_the_pool_cannot_keep(cuda):
+    for settings, named in [
+        ({"peers": [1], "pages": "driver"}, "peers.*cudaDeviceEnablePeerAccess"),
+        ({"rdma": True, "pages": "driver"}, "rdma"),
+    ]:
+        with pytest.raises(NotImplementedError, match=named):
+            mr.PoolMemoryResource(cuda, **settings)
 
 
 def test_an_upstreams_exception_is_not_reworded(cuda):

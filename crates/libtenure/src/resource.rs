@@ -76,6 +76,8 @@ fn pool_options(given: tenure_pool_options) -> Result<PoolOptions> {
         grow_ahead: given.grow_ahead != 0,
         decay_ms: given.decay_ms,
         chunk_bytes: given.chunk_bytes,
+        peers: given.peers,
+        rdma: given.rdma != 0,
         prefer: if given.prefer_footprint != 0 { Prefer::Footprint } else { Prefer::Concurrency },
         ..PoolOptions::default()
     })

@@ -257,6 +257,14 @@ fn milliseconds(value: &Bound<'_, PyAny>, what: &str) -> PyResult<u64> {
     })
 }
 
+/// A bit for each device of a list.
+fn devices(ordinals: &[i64]) -> PyResult<u64> {
+    ordinals.iter().try_fold(0, |bits, ordinal| match ordinal {
+        0..64 => Ok(bits | 1 << ordinal),
+        _ => Err(PyValueError::new_err(format!("peers holds {ordinal}: name devices, from 0 on"))),
+    })
+}
+
 /// The engine names a setting as C does; here the caller's own name stands for it.
 fn in_words_of_python(said: String) -> PyErr {
     let names =
@@ -272,12 +280,12 @@ pub(crate) struct PoolMemoryResource;
 #[pymethods]
 impl PoolMemoryResource {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer=\"concurrency\", device=None, remap=True, decay_ms=0, chunk_size=None, grow_ahead=False, export_handle_type=None, pages=None)")]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer=\"concurrency\", device=None, remap=True, decay_ms=0, chunk_size=None, grow_ahead=False, export_handle_type=None, pages=None, peers=(), rdma=False)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         adaptor(Self)
     }
 
-    #[pyo3(signature = (upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer="concurrency", device=None, remap=true, decay_ms=None, chunk_size=None, grow_ahead=false, export_handle_type=None, pages=None))]
+    #[pyo3(signature = (upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer="concurrency", device=None, remap=true, decay_ms=None, chunk_size=None, grow_ahead=false, export_handle_type=None, pages=None, peers=None, rdma=false))]
     #[expect(clippy::too_many_arguments, reason = "one for each keyword")]
     fn __init__(
         slf: &Bound<'_, Self>,
@@ -293,6 +301,8 @@ impl PoolMemoryResource {
         grow_ahead: bool,
         export_handle_type: Option<&str>,
         pages: Option<&str>,
+        peers: Option<Vec<i64>>,
+        rdma: bool,
     ) -> PyResult<()> {
         let upstream = resource::upstream(upstream_mr)?;
         let maximum = size::optional(maximum_pool_size, "maximum_pool_size")?;
@@ -336,6 +346,8 @@ impl PoolMemoryResource {
             grow_ahead: u32::from(grow_ahead),
             decay_ms: decay_ms.map_or(Ok(0), |value| milliseconds(value, "decay_ms"))?,
             chunk_bytes: size::optional(chunk_size, "chunk_size")?.unwrap_or(0) as u64,
+            peers: devices(&peers.unwrap_or_default())?,
+            rdma: u32::from(rdma),
             export_handle_type: handle_type(export_handle_type)?,
             plain_chunks: match pages {
                 None | Some("own") => 0,
