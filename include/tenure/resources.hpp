@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace tenure {
 namespace mr {
@@ -149,6 +150,8 @@ struct pool_options {
   std::chrono::milliseconds decay{0};              ///< Pages idle for so long are given back by themselves. 0: never.
   std::size_t chunk_size{0};                       ///< The unit of growth, a power of two of 2 MiB to 1 GiB. 0: what suits.
   std::uint32_t export_handle_type{0};             ///< How other processes can be given it: `TENURE_HANDLE_FD`, `TENURE_HANDLE_FABRIC`.
+  std::vector<cuda_device_id> peers{};             ///< Other devices whose kernels and copies may use the memory.
+  bool rdma{false};                                ///< Network cards can be given the memory.
 };
 
 /** A pool over an upstream. */
@@ -206,6 +209,13 @@ class pool_memory_resource : public resource {
     raw.decay_ms          = options.decay.count() > 0 ? static_cast<std::uint64_t>(options.decay.count()) : 0;
     raw.chunk_bytes       = options.chunk_size;
     raw.export_handle_type = options.export_handle_type;
+    raw.rdma              = options.rdma ? 1 : 0;
+    for (auto const peer : options.peers) {
+      if (peer.value() < 0 || peer.value() > 63) {
+        ::tenure::detail::raise_own<invalid_argument>(TENURE_ERROR_INVALID_ARGUMENT, "tenure: a peer must be a device of 0 to 63");
+      }
+      raw.peers |= std::uint64_t{1} << static_cast<unsigned>(peer.value());
+    }
     tenure_resource made  = TENURE_RESOURCE_NULL;
     ::tenure::detail::check(TENURE_DETAIL_CALL(pool_create)(upstream.handle(), &raw, &made));
     return made;

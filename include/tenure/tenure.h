@@ -599,9 +599,15 @@ typedef struct tenure_pool_options {
    */
   uint32_t export_handle_type;
   /**
-   * For later: leave it 0.
+   * 1: network cards can be given the memory (GPUDirect RDMA). For pools that map pages of their
+   * own.
    */
-  uint32_t unused;
+  uint32_t rdma;
+  /**
+   * The other devices whose kernels and copies may use the memory, a bit for each ordinal. For pools
+   * that map pages of their own, for which `cudaDeviceEnablePeerAccess` says nothing.
+   */
+  uint64_t peers;
 } tenure_pool_options;
 
 /**
@@ -723,6 +729,11 @@ typedef struct tenure_info {
    * How often the whole device was waited for.
    */
   uint64_t device_proofs;
+  /**
+   * 1: the memory lies in address ranges that the resource maps itself. 0: it comes in pieces from
+   * the device or an upstream, as a pool's does where the device has no virtual memory management.
+   */
+  uint64_t own_ranges;
 } tenure_info;
 
 /**
@@ -2594,9 +2605,9 @@ TENURE_STATIC_ASSERT(sizeof(tenure_error) == 192, tenure_error_has_the_size_of_t
 TENURE_STATIC_ASSERT(sizeof(tenure_request) == 40, tenure_request_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_resource_vtable) == 56, tenure_resource_vtable_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_owner) == 16, tenure_owner_has_the_size_of_the_library);
-TENURE_STATIC_ASSERT(sizeof(tenure_info) == 80, tenure_info_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_info) == 88, tenure_info_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_statistics) == 56, tenure_statistics_has_the_size_of_the_library);
-TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 80, tenure_pool_options_has_the_size_of_the_library);
+TENURE_STATIC_ASSERT(sizeof(tenure_pool_options) == 88, tenure_pool_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_fixed_size_options) == 32, tenure_fixed_size_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_binning_options) == 24, tenure_binning_options_has_the_size_of_the_library);
 TENURE_STATIC_ASSERT(sizeof(tenure_arena_options) == 24, tenure_arena_options_has_the_size_of_the_library);

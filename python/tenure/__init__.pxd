@@ -144,7 +144,8 @@ cdef extern from "tenure/tenure.h" nogil:
         uint64_t block_size
         uint64_t blocks_to_preallocate
         int32_t device
-        uint32_t unused
+        uint32_t rdma
+        uint64_t peers
 
     ctypedef struct tenure_binning_options:
         size_t size
@@ -187,6 +188,7 @@ cdef extern from "tenure/tenure.h" nogil:
         uint64_t live_count
         uint64_t unproven_bytes
         uint64_t device_proofs
+        uint64_t own_ranges
 
     ctypedef struct tenure_statistics:
         size_t size

@@ -5,7 +5,7 @@ names it, in whatever language; the last one out closes it. The names and signat
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, final
 
@@ -229,7 +229,7 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
         maximum_pool_size: _Size | None = None,
         *,
         release_threshold: _Size | None = None,
-        prefer_footprint: bool = False,
+        prefer: Literal["concurrency", "footprint"] = "concurrency",
         device: int | None = None,
         remap: bool = True,
         decay_ms: int = 0,
@@ -237,17 +237,21 @@ class PoolMemoryResource(UpstreamResourceAdaptor):
         grow_ahead: bool = False,
         export_handle_type: Literal["fd", "fabric", "fd+fabric"] | None = None,
         pages: Literal["own", "driver"] | None = None,
+        peers: Sequence[int] = (),
+        rdma: bool = False,
     ) -> None:
         """``initial_pool_size``: taken at once, or an error (default: nothing; RMM takes half of the free memory).
         ``maximum_pool_size``: a hard limit (default: what the device has). ``release_threshold``: ``trim`` keeps at least this
-        many idle bytes. ``prefer_footprint``: rather make one stream wait for another than grow. ``device`` defaults to the
-        current one. ``remap``: idle pages may be mapped a second time where a larger range is needed; no for users whose network
-        cards keep what they know of an address. ``decay_ms``: pages idle for so many milliseconds are given back by themselves (0:
+        many idle bytes. ``prefer``: what comes first when a stream's own memory does not suffice, growth (``"concurrency"``) or
+        another stream's memory and a wait for it (``"footprint"``). ``device`` defaults to the current one. ``remap``: idle pages
+        may be mapped a second time where a larger range is needed; no for users whose network cards keep what they know of an address. ``decay_ms``: pages idle for so many milliseconds are given back by themselves (0:
         never). ``chunk_size``: the unit of growth, a power of two of 2 MiB to 1 GiB (default: what suits). ``grow_ahead``: a
         thread grows the pool after it had to grow, so that nobody waits for the next growth. ``export_handle_type``: how other
         processes can be given the memory (``DeviceBuffer.export_handle``); ``NotImplementedError`` where the device cannot.
         ``pages``: ``"driver"`` takes plain allocations from the upstream instead of mapping pages of the pool's own, which
-        legacy handles need."""
+        legacy handles need. ``peers``: other devices whose kernels and copies may use the memory; ``cudaDeviceEnablePeerAccess``
+        says nothing for it. ``rdma``: network cards can be given the memory. Both are ``NotImplementedError`` where the devices
+        cannot, or where the pool maps no pages of its own."""
     def pool_size(self) -> int:
         """Bytes that the pool holds from its upstream or the device."""
     @property
@@ -500,6 +504,7 @@ class MemoryInfo:
         Literal["live_count"],
         Literal["unproven_bytes"],
         Literal["device_proofs"],
+        Literal["own_ranges"],
     ]
     def __new__(
         cls,
@@ -512,6 +517,7 @@ class MemoryInfo:
         live_count: int,
         unproven_bytes: int,
         device_proofs: int,
+        own_ranges: int,
     ) -> Self: ...
     @property
     def live_bytes(self) -> int:
@@ -540,6 +546,10 @@ class MemoryInfo:
     @property
     def device_proofs(self) -> int:
         """How often the whole device was waited for."""
+    @property
+    def own_ranges(self) -> int:
+        """1 where the memory lies in address ranges that the resource maps itself; 0 where it comes in pieces from the device or
+        an upstream, as a pool's does where the device has no virtual memory management."""
     def as_dict(self) -> dict[str, int]:
         """All figures by name."""
     def __eq__(self, other: object, /) -> bool: ...

@@ -249,6 +249,11 @@ TEST(a_pool_that_is_about_to_fail_asks_the_process)
   CHECK_EQ(value, 60000U);
   CHECK_EQ(tenure_resource_property(pool.handle(), "remap", &value), TENURE_OK);
   CHECK_EQ(value, 0U);
+  CHECK_EQ(pool.info().own_ranges, 1U);
+  options.peers = {cuda_device_id{62}};
+  CHECK_THROWS((mr::pool_memory_resource{cuda, options}), invalid_argument, "no device 62");
+  options.peers = {cuda_device_id{64}};
+  CHECK_THROWS((mr::pool_memory_resource{cuda, options}), invalid_argument, "0 to 63");
   device_buffer cache{std::size_t{12} << 20, cuda_stream_legacy, pool};
   int asked = 0;
   low_memory_hook hook{[&](cuda_device_id, std::size_t bytes) {

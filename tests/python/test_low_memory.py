@@ -114,10 +114,68 @@ def test_settings(cuda):
     while pool.info().reserved_bytes:
         assert time.monotonic() < end, "what is idle goes by itself"
         time.sleep(0.005)
-    with pytest.raises(ValueError, match="chunk_bytes"):
-        mr.PoolMemoryResource(cuda, chunk_size="3MiB")
-    with pytest.raises((OverflowError, ValueError)):
-        mr.PoolMemoryResource(cuda, decay_ms=-1)
+
+
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        ({"initial_pool_size": "2MiB", "maximum_pool_size": "1MiB"}, "initial_pool_size.*maximum_pool_size"),
+        ({"initial_pool_size": 2**64 - 1}, "initial_pool_size"),
+        ({"maximum_pool_size": 2**64 - 1}, "maximum_pool_size"),
+        ({"maximum_pool_size": 2**64}, "maximum_pool_size"),
+        ({"release_threshold": 2**64 - 1}, "release_threshold"),
+        ({"chunk_size": "3MiB"}, "chunk_size"),
+        ({"chunk_size": 2**63}, "chunk_size"),
+        ({"chunk_size": "4MiB", "maximum_pool_size": "2MiB"}, "chunk_size.*maximum_pool_size"),
+        ({"decay_ms": -1}, "decay_ms"),
+        ({"decay_ms": 2**64}, "decay_ms"),
+        ({"prefer": "speed"}, "prefer.*speed.*concurrency.*footprint"),
+        ({"pages": "mine"}, "pages"),
+        ({"export_handle_type": "pigeon"}, "export_handle_type"),
+        ({"device": 99}, "device 99"),
+        ({"peers": [-1]}, "peers holds -1"),
+        ({"peers": [2**40]}, "peers holds"),
+        ({"peers": [63]}, "no device 63"),
+    ],
+)
+def test_settings_are_refused_by_name(cuda, settings, named):
+    before = cuda.info()
+    with pytest.raises(ValueError, match=named) as raised:
+        mr.PoolMemoryResource(cuda, **settings)
+    assert "_bytes" not in str(raised.value), "the name that Python knows"
+    assert cuda.info() == before
+
+
+def test_settings_that_the_device_or_the_pool_cannot_keep(cuda):
+    for settings, named in [
+        ({"peers": [1], "pages": "driver"}, "peers.*cudaDeviceEnablePeerAccess"),
+        ({"rdma": True, "pages": "driver"}, "rdma"),
+    ]:
+        with pytest.raises(NotImplementedError, match=named):
+            mr.PoolMemoryResource(cuda, **settings)
+
+
+def test_an_upstreams_exception_is_not_reworded(cuda):
+    said = ValueError("chunk_bytes of mine")
+
+    def fail(size, stream):
+        raise said
+
+    with pytest.raises(ValueError) as raised:
+        mr.PoolMemoryResource(mr.CallbackMemoryResource(fail, lambda *_: None), initial_pool_size="1MiB")
+    assert raised.value is said
+
+
+def test_a_small_footprint_is_preferred(cuda):
+    pool = mr.PoolMemoryResource(cuda, prefer="footprint")
+    first, second = tenure.Stream(), tenure.Stream()
+    buffer = tenure.DeviceBuffer(size=8 * MIB, stream=first, mr=pool)
+    tenure.sim.busy(first, 100)
+    buffer.close()
+    # Where growth comes first, the pool takes as much again while the first stream is busy.
+    tenure.DeviceBuffer(size=8 * MIB, stream=second, mr=pool)
+    assert pool.info().peak_reserved_bytes == 8 * MIB
+    assert mr.PoolMemoryResource(cuda, prefer="concurrency").info().reserved_bytes == 0
 
 
 def test_a_device_without_virtual_memory_serves_from_chunks():
@@ -125,7 +183,7 @@ def test_a_device_without_virtual_memory_serves_from_chunks():
 import tenure
 assert not tenure.device_info()["virtual_memory"]
 pool = tenure.mr.PoolMemoryResource(tenure.mr.CudaMemoryResource(), maximum_pool_size="8MiB", chunk_size="2MiB")
-assert not pool.own_ranges
+assert not pool.own_ranges and pool.info().own_ranges == 0
 buffers = [tenure.DeviceBuffer(size=1 << 20, mr=pool) for _ in range(8)]
 try:
     tenure.DeviceBuffer(size=1, mr=pool)
@@ -139,4 +197,5 @@ print("good")
     environment = {**os.environ, "TENURE_SIM_VIRTUAL_MEMORY": "0"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("good\n", "")
-    assert mr.PoolMemoryResource(mr.CudaMemoryResource()).own_ranges
+    pool = mr.PoolMemoryResource(mr.CudaMemoryResource())
+    assert pool.own_ranges and pool.info().own_ranges == 1

@@ -21,8 +21,8 @@ CLASSES = {
     mr.CudaAsyncViewMemoryResource: "(pool_handle, *, device=None)",
     mr.PoolMemoryResource: (
         "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, "
-        "release_threshold=None, prefer_footprint=False, device=None, remap=True, decay_ms=0, chunk_size=None, "
-        "grow_ahead=False, export_handle_type=None, pages=None)"
+        "release_threshold=None, prefer='concurrency', device=None, remap=True, decay_ms=0, chunk_size=None, "
+        "grow_ahead=False, export_handle_type=None, pages=None, peers=(), rdma=False)"
     ),
     mr.FixedSizeMemoryResource: "(upstream_mr, block_size=1048576, blocks_to_preallocate=128, *, device=None)",
     mr.BinningMemoryResource: "(upstream_mr, min_size_exponent=-1, max_size_exponent=-1, *, device=None)",

@@ -76,6 +76,8 @@ fn pool_options(given: tenure_pool_options) -> Result<PoolOptions> {
         grow_ahead: given.grow_ahead != 0,
         decay_ms: given.decay_ms,
         chunk_bytes: given.chunk_bytes,
+        peers: given.peers,
+        rdma: given.rdma != 0,
         prefer: if given.prefer_footprint != 0 { Prefer::Footprint } else { Prefer::Concurrency },
         ..PoolOptions::default()
     })
@@ -239,6 +241,7 @@ exports! { guard:
             live_count: info.live_count,
             unproven_bytes: info.unproven_bytes,
             device_proofs: info.device_proofs,
+            own_ranges: u64::from(info.own_ranges),
         };
         // SAFETY: by the contract of the C ABI.
         unsafe { fill(out, info) }?;

@@ -267,6 +267,9 @@ pub struct tenure_info {
     pub unproven_bytes: u64,
     /// How often the whole device was waited for.
     pub device_proofs: u64,
+    /// 1: the memory lies in address ranges that the resource maps itself. 0: it comes in pieces from the device or an upstream, as a pool's does
+    /// where the device has no virtual memory management.
+    pub own_ranges: u64,
 }
 
 /// Counters of the statistics adaptor, in bytes and in blocks. Set `size` before asking.
@@ -322,8 +325,11 @@ pub struct tenure_pool_options {
     /// How other processes can be given the memory: a sum of `TENURE_HANDLE_FD` and `TENURE_HANDLE_FABRIC`; 0: they cannot. For pools that map pages of
     /// their own; over plain chunks memory goes as that of the upstream does.
     pub export_handle_type: u32,
-    /// For later: leave it 0.
-    pub unused: u32,
+    /// 1: network cards can be given the memory (GPUDirect RDMA). For pools that map pages of their own.
+    pub rdma: u32,
+    /// The other devices whose kernels and copies may use the memory, a bit for each ordinal. For pools that map pages of their own, for which
+    /// `cudaDeviceEnablePeerAccess` says nothing.
+    pub peers: u64,
 }
 
 /// Memory can be handed to another process by file descriptor.

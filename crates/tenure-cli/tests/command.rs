@@ -336,7 +336,37 @@ fn bench_lists_its_rows() {
         assert!(said.contains(name), "{said}");
     }
     let rows: Vec<Value> = serde_json::from_str(&good(&tenure(&["bench", "--list", "--json", "burst"]))).unwrap();
-    assert!(rows.iter().all(|row| row["theme"] == "burst") && !rows.is_empty());
+    let found: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(found, ["burst-single", "burst-batch"]);
+    assert!(rows.iter().all(|row| row["theme"] == "burst"));
+}
+
+/// What the pool is measured by, whatever else there is.
+#[test]
+fn bench_has_every_row_of_its_themes() {
+    let rows: Vec<Value> = serde_json::from_str(&good(&tenure(&["bench", "--list", "--json"]))).unwrap();
+    let found: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    let all = |theme: &str, kinds: &[&str], sizes: &[&str]| {
+        for (kind, size) in kinds.iter().flat_map(|kind| sizes.iter().map(move |size| (kind, size))) {
+            let name = format!("{theme}{kind}-{size}");
+            assert!(found.contains(&name.as_str()), "{name} is not among {found:?}");
+        }
+    };
+    let threads = ["1", "2", "4", "8", "16"];
+    all("pair", &["-own", "-registered", "-raw", "-default"], &["256B", "64KiB", "4MiB", "256MiB"]);
+    all("churn", &["-c"], &["100", "1000", "10000", "100000"]);
+    all("holes", &[""], &["0", "64", "1024", "16384", "65536"]);
+    all("threads", &["-own", "-shared", "-perthread"], &threads);
+    all("handover", &[""], &["2", "4", "8", "16"]);
+    all("burst", &[""], &["single", "batch"]);
+    all("phase", &[""], &["same", "other"]);
+    all("random_allocations", &["-1000", "-10000", "-100000"], &["4MiB"]);
+    all(
+        "adaptors",
+        &[""],
+        &["statistics", "limiting", "logging", "tracking", "failure_callback", "prefetch", "aligned", "thread_safe"],
+    );
+    all("ownership", &[""], &threads);
 }
 
 #[test]

@@ -35,7 +35,7 @@ use crate::device;
 use crate::error::{Error, Result};
 use crate::observe;
 use crate::ops;
-use crate::resource::{DEFAULT_ALIGNMENT, Light, Named, Properties, Request};
+use crate::resource::{DEFAULT_ALIGNMENT, Light, MAX_BYTES, Named, Properties, Request};
 use crate::stream::{StreamHold, StreamRef};
 use crate::tools;
 
@@ -161,6 +161,10 @@ impl Buffer {
             return Err(Error::WouldBlock);
         }
         tools::may_not_wait()?;
+        if bytes > MAX_BYTES {
+            // The figures of the refusal may be the user's.
+            return Err(Error::WouldBlock);
+        }
         Self::create_by(bytes, align, home, resource, |named, request, stream| {
             observe::try_allocate(named, request, Some(stream), || named.body().try_allocate(request, stream))
         })
@@ -175,7 +179,8 @@ impl Buffer {
     ) -> Result<Self> {
         device::alive()?;
         let align = or_default(align);
-        let request = Request::checked(bytes, align, resource.id())?;
+        let request =
+            Request::checked(bytes, align, resource.id()).map_err(|error| observe::beyond(&resource, None, error))?;
         check_home(&resource, &home)?;
         let ptr = if bytes == 0 {
             0

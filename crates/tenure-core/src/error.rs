@@ -266,9 +266,14 @@ impl fmt::Display for OutOfMemory {
             }
         }
         if !self.tried.is_empty() {
-            write!(f, "; tried: {}", self.tried_text())?;
+            write!(f, "; tried: {}", self.tried_text())
+        } else if self.limit != 0 && self.requested > self.limit {
+            f.write_str("; nothing was tried, since the request is above the limit")
+        } else if self.driver_total != 0 && self.requested > self.driver_total {
+            f.write_str("; nothing was tried, since the device does not have as much")
+        } else {
+            Ok(())
         }
-        Ok(())
     }
 }
 

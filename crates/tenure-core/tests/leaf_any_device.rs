@@ -214,21 +214,25 @@ fn the_settings_of_a_pool_are_kept_and_its_memory_comes_back() {
         handle_type: if exports { fds } else { HandleType::None },
         ..AsyncOptions::default()
     };
-    let body = AsyncPool::new(options).expect("a pool");
-    assert_eq!(body.release_threshold().expect("asked"), 1 << 30);
-    let resource = Resource::new(body).expect("made");
-    assert_eq!(resource.body().properties().exportable, exports);
-    assert_ne!(resource.body().property("pool_handle"), Some(default));
-    assert!(resource.body().info().reserved_bytes >= 64 * MIB as u64);
-    assert!(resource.body().trim(0).expect("trimmed") >= 64 * MIB);
-    assert_eq!(resource.body().info().reserved_bytes, 0);
-    let (before, _) = device::memory_info(0).expect("asked");
-    let ptr = resource.allocate(256 * MIB, 256, S).expect("room");
-    resource.deallocate(ptr, 256 * MIB, 256, S).expect("mine");
-    drop(resource);
-    driver.device(0).expect("there").wait_for_all_work().expect("waited");
-    let (after, _) = device::memory_info(0).expect("asked");
-    assert!(after + (8 * MIB) as u64 >= before, "{before} bytes free before, {after} after");
+    // Other processes take and give back memory of the device meanwhile. What stays behind is missing each time.
+    let comes_back = || {
+        let body = AsyncPool::new(options).expect("a pool");
+        assert_eq!(body.release_threshold().expect("asked"), 1 << 30);
+        let resource = Resource::new(body).expect("made");
+        assert_eq!(resource.body().properties().exportable, exports);
+        assert_ne!(resource.body().property("pool_handle"), Some(default));
+        assert!(resource.body().info().reserved_bytes >= 64 * MIB as u64);
+        assert!(resource.body().trim(0).expect("trimmed") >= 64 * MIB);
+        assert_eq!(resource.body().info().reserved_bytes, 0);
+        let (before, _) = device::memory_info(0).expect("asked");
+        let ptr = resource.allocate(256 * MIB, 256, S).expect("room");
+        resource.deallocate(ptr, 256 * MIB, 256, S).expect("mine");
+        drop(resource);
+        driver.device(0).expect("there").wait_for_all_work().expect("waited");
+        let (after, _) = device::memory_info(0).expect("asked");
+        after + (8 * MIB) as u64 >= before
+    };
+    assert!((0..20).any(|_| comes_back()), "256 MiB of a pool that has ended are missing");
 
     let view = Resource::new(AsyncPool::view_of_default(0).expect("a view")).expect("made");
     assert_eq!(view.body().property("pool_handle"), Some(default));

@@ -26,6 +26,8 @@ fn alone() -> (MutexGuard<'static, ()>, &'static Driver) {
     let driver = tenure_driver::load::prefer_sim().expect("the simulated device");
     sim::fail_clear();
     for device in 0..2 {
+        // The driver ends a pool once its last frees have run: that of the test before may still hold memory.
+        driver.device(device).expect("there").synchronize().expect("waited");
         device::prepare_proof(device).expect("256 bytes");
     }
     (guard, driver)
@@ -529,7 +531,13 @@ fn each_driver_call_may_fail_and_nothing_changes() {
                         let before = state(&resource);
                         sim::fail_next(name, code, after).expect("armed");
                         let result = allocate();
-                        assert_eq!(sim::fail_clear(), 0, "{kind}: {name} was not called");
+                        let missed = sim::fail_clear() != 0;
+                        if missed && align > 256 {
+                            // The address that comes first may happen to be aligned: then less is called.
+                            free(result.expect("nothing failed")).expect("mine");
+                            continue;
+                        }
+                        assert!(!missed, "{kind}: {name} was not called");
                         settle_thread(driver);
                         walked += 1;
                         match result {
@@ -602,10 +610,10 @@ fn making_a_pool_may_fail_at_each_call() {
     let (_guard, driver) = alone();
     let options = AsyncOptions { device: Some(0), initial_pool_size: Some(4 * MIB), ..AsyncOptions::default() };
     drop(AsyncPool::new(options).expect("a pool"));
-    let calls = calls_of(|| {
-        let pool = AsyncPool::new(options).expect("a pool");
-        std::mem::forget(Resource::new(pool).expect("made"));
-    });
+    let mut pool = None;
+    let calls = calls_of(|| pool = Some(AsyncPool::new(options).expect("a pool")));
+    // It must not outlive the test: whoever is short of memory later would get that of an idle pool.
+    drop(pool);
     let before = free_bytes(0);
     for (name, times) in calls {
         for after in 0..times {

@@ -355,6 +355,17 @@ fn out_of_memory_says_what_there_is_and_what_was_tried() {
     let refused = oom(allocate(&pool, 33 * MIB, object(&b)).unwrap_err());
     assert!(refused.tried.is_empty());
     assert!(refused.pending.iter().any(|p| p.bytes >= 10 * MIB && p.stream.starts_with("stream 0x")), "{refused}");
+    assert!(refused.to_string().ends_with("nothing was tried, since the request is above the limit"), "{refused}");
+    // All of it is told, whatever the number of streams: those that hold most by their names.
+    let streams: Vec<_> = (0..7).map(|_| StreamObject::create(0, true).unwrap()).collect();
+    let held: Vec<_> = streams.iter().map(|s| allocate(&pool, 4 * MIB, object(s)).unwrap()).collect();
+    for (stream, ptr) in streams.iter().zip(held) {
+        free(&pool, ptr, 4 * MIB, object(stream));
+    }
+    let refused = oom(allocate(&pool, 33 * MIB, object(&b)).unwrap_err());
+    assert_eq!(refused.pending.len(), 5, "{refused}");
+    assert!(refused.pending[4].stream.ends_with(" others"), "{refused}");
+    assert!(refused.pending.iter().map(|p| p.bytes).sum::<u64>() >= 28 * MIB, "{refused}");
 }
 
 #[test]

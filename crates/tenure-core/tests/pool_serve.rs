@@ -7,7 +7,7 @@ mod common;
 
 use common::*;
 use tenure_core::error::{Error, Misuse, MisuseKind};
-use tenure_core::pool::{PoolOptions, Prefer};
+use tenure_core::pool::PoolOptions;
 use tenure_core::resource::leaf::shared;
 use tenure_core::resource::{MemoryResource, Request};
 use tenure_core::stream::{StreamObject, StreamRef};
@@ -391,12 +391,6 @@ fn streams_of_another_device_are_refused() {
         assert_eq!(pool.info().live_count, 1, "nothing happened");
         free(&pool, ptr, 100, LEGACY);
     }
-}
-
-#[test]
-fn names_of_settings_are_checked() {
-    assert_eq!(Prefer::from_name("footprint").unwrap(), Prefer::Footprint);
-    assert!(Prefer::from_name("speed").unwrap_err().to_string().contains("speed"));
 }
 
 #[test]

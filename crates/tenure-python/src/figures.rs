@@ -87,6 +87,7 @@ figures! {
         live_count: u64,
         unproven_bytes: u64,
         device_proofs: u64,
+        own_ranges: u64,
     }
 }
 

@@ -244,6 +244,35 @@ fn handle_type_name(bits: u64) -> PyResult<Option<&'static str>> {
     })
 }
 
+/// A time in milliseconds.
+fn milliseconds(value: &Bound<'_, PyAny>, what: &str) -> PyResult<u64> {
+    value.extract().map_err(|e: PyErr| {
+        let shown = value.repr().map(|shown| shown.to_string()).unwrap_or_default();
+        let message = format!("{what} is {shown}: give a whole number of milliseconds, from 0 to 2**64 - 1");
+        if e.is_instance_of::<PyTypeError>(value.py()) {
+            PyTypeError::new_err(message)
+        } else {
+            PyValueError::new_err(message)
+        }
+    })
+}
+
+/// A bit for each device of a list.
+fn devices(ordinals: &[i64]) -> PyResult<u64> {
+    ordinals.iter().try_fold(0, |bits, ordinal| match ordinal {
+        0..64 => Ok(bits | 1 << ordinal),
+        _ => Err(PyValueError::new_err(format!("peers holds {ordinal}: name devices, from 0 on"))),
+    })
+}
+
+/// The engine names a setting as C does; here the caller's own name stands for it.
+fn in_words_of_python(said: String) -> PyErr {
+    let names =
+        [("initial_bytes", "initial_pool_size"), ("maximum_bytes", "maximum_pool_size"), ("chunk_bytes", "chunk_size")];
+    let message = names.iter().fold(said, |text, (c, python)| text.replace(c, python));
+    PyValueError::new_err(message)
+}
+
 /// A pool: one reservation that grows by need, from which requests are served without calling the upstream.
 #[pyclass(extends = UpstreamResourceAdaptor, subclass, frozen, module = "tenure.mr")]
 pub(crate) struct PoolMemoryResource;
@@ -251,12 +280,12 @@ pub(crate) struct PoolMemoryResource;
 #[pymethods]
 impl PoolMemoryResource {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=False, device=None, remap=True, decay_ms=0, chunk_size=None, grow_ahead=False, export_handle_type=None, pages=None)")]
+    #[pyo3(signature = (*_args, **_kwargs), text_signature = "(upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer=\"concurrency\", device=None, remap=True, decay_ms=0, chunk_size=None, grow_ahead=False, export_handle_type=None, pages=None, peers=(), rdma=False)")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyClassInitializer<Self> {
         adaptor(Self)
     }
 
-    #[pyo3(signature = (upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer_footprint=false, device=None, remap=true, decay_ms=0, chunk_size=None, grow_ahead=false, export_handle_type=None, pages=None))]
+    #[pyo3(signature = (upstream_mr, initial_pool_size=None, maximum_pool_size=None, *, release_threshold=None, prefer="concurrency", device=None, remap=true, decay_ms=None, chunk_size=None, grow_ahead=false, export_handle_type=None, pages=None, peers=None, rdma=false))]
     #[expect(clippy::too_many_arguments, reason = "one for each keyword")]
     fn __init__(
         slf: &Bound<'_, Self>,
@@ -264,14 +293,16 @@ impl PoolMemoryResource {
         initial_pool_size: Option<&Bound<'_, PyAny>>,
         maximum_pool_size: Option<&Bound<'_, PyAny>>,
         release_threshold: Option<&Bound<'_, PyAny>>,
-        prefer_footprint: bool,
+        prefer: &str,
         device: Option<i32>,
         remap: bool,
-        decay_ms: u64,
+        decay_ms: Option<&Bound<'_, PyAny>>,
         chunk_size: Option<&Bound<'_, PyAny>>,
         grow_ahead: bool,
         export_handle_type: Option<&str>,
         pages: Option<&str>,
+        peers: Option<Vec<i64>>,
+        rdma: bool,
     ) -> PyResult<()> {
         let upstream = resource::upstream(upstream_mr)?;
         let maximum = size::optional(maximum_pool_size, "maximum_pool_size")?;
@@ -302,11 +333,21 @@ impl PoolMemoryResource {
             maximum_bytes: maximum.unwrap_or(0) as u64,
             release_threshold: size::optional(release_threshold, "release_threshold")?.unwrap_or(0) as u64,
             device: device_number(device)?,
-            prefer_footprint: u32::from(prefer_footprint),
+            prefer_footprint: match prefer {
+                "concurrency" => 0,
+                "footprint" => 1,
+                other => {
+                    return Err(PyValueError::new_err(format!(
+                        "prefer is {other:?}: it must be \"concurrency\" (grow first, the default) or \"footprint\" (wait for another stream's memory first)"
+                    )));
+                }
+            },
             no_remap: u32::from(!remap),
             grow_ahead: u32::from(grow_ahead),
-            decay_ms,
+            decay_ms: decay_ms.map_or(Ok(0), |value| milliseconds(value, "decay_ms"))?,
             chunk_bytes: size::optional(chunk_size, "chunk_size")?.unwrap_or(0) as u64,
+            peers: devices(&peers.unwrap_or_default())?,
+            rdma: u32::from(rdma),
             export_handle_type: handle_type(export_handle_type)?,
             plain_chunks: match pages {
                 None | Some("own") => 0,
@@ -319,10 +360,15 @@ impl PoolMemoryResource {
             },
             ..Default::default()
         };
-        // SAFETY: both pointers are valid during the call.
-        make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| unsafe {
-            (api().pool_create)(upstream, &options, out)
+        let mut refused = false;
+        make(slf.as_super().as_super(), Some(upstream_mr.clone().unbind()), |out| {
+            // SAFETY: both pointers are valid during the call.
+            let status = unsafe { (api().pool_create)(upstream, &options, out) };
+            refused = status == TENURE_ERROR_INVALID_ARGUMENT;
+            status
         })
+        // What an upstream raised has a status of its own, and stays the object it is.
+        .map_err(|e| if refused { in_words_of_python(e.value(slf.py()).to_string()) } else { e })
     }
 
     fn pool_size(slf: &Bound<'_, Self>) -> PyResult<u64> {

@@ -252,10 +252,24 @@ impl PoolBuilder {
         self
     }
 
+    /// Lets kernels and copies of another device use the memory, for which the driver's switch for all memory
+    /// (`cudaDeviceEnablePeerAccess`) says nothing. May be called for several.
+    pub fn peer(mut self, device: &Device) -> Self {
+        // A pool of 64 devices and more would want another kind of list; no machine has them.
+        self.options.peers |= u32::try_from(device.ordinal()).ok().and_then(|at| 1u64.checked_shl(at)).unwrap_or(0);
+        self
+    }
+
+    /// Whether network cards can be given the memory (GPUDirect RDMA).
+    pub fn rdma(mut self, yes: bool) -> Self {
+        self.options.rdma = u32::from(yes);
+        self
+    }
+
     /// Makes the pool.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a handle type that the device does not have; [`Error::Invalid`] for sizes that contradict each
+    /// [`Error::Unsupported`] for a handle type, a peer or network cards that the device does not have; [`Error::Invalid`] for sizes that contradict each
     /// other, out of memory for the initial size.
     pub fn build(self) -> Result<Pool> {
         let upstream = match self.upstream {

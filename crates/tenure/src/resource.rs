@@ -115,6 +115,9 @@ pub struct Info {
     pub unproven_bytes: u64,
     /// How often the whole device was waited for.
     pub device_proofs: u64,
+    /// The memory lies in address ranges that the resource maps itself. False where it comes in pieces from the device or an
+    /// upstream, as a pool's does where the device has no virtual memory management.
+    pub own_ranges: bool,
 }
 
 impl Resource {
@@ -233,6 +236,7 @@ impl Resource {
             live_count: info.live_count,
             unproven_bytes: info.unproven_bytes,
             device_proofs: info.device_proofs,
+            own_ranges: info.own_ranges != 0,
         })
     }
 

@@ -40,6 +40,18 @@ fn sizes_near_the_end_of_the_address_space() {
         }
     }
     assert_eq!(pool.info().unwrap(), before);
+    // Such a refusal has the figures of any other.
+    let held = DeviceBuffer::new_in(1 << 20, &stream, &pool).unwrap();
+    for error in [
+        pool.allocate(usize::MAX, &stream).unwrap_err(),
+        pool.allocate_many(&[1, usize::MAX], &stream).unwrap_err(),
+        DeviceBuffer::new_in(usize::MAX, &stream, &pool).unwrap_err(),
+    ] {
+        let Error::OutOfMemory(oom) = error else { panic!("{error:?}") };
+        assert_eq!((oom.requested, oom.live, oom.resource.as_str()), (u64::MAX, 1 << 20, "pool > cuda"));
+        assert!(oom.reserved >= oom.live && oom.driver_total > 0 && oom.message.contains("does not have as much"));
+    }
+    drop(held);
     let error = DeviceVec::<u64>::new_in(usize::MAX / 8 + 1, &stream, &pool).unwrap_err();
     assert!(matches!(&error, Error::Invalid(m) if m.contains("elements")), "{error:?}");
     let error = DeviceVec::<u64>::new_in(usize::MAX / 8, &stream, &pool).unwrap_err();

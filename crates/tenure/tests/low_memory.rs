@@ -64,10 +64,11 @@ fn a_pool_is_made_as_it_is_told() {
         .grow_ahead(true)
         .decay(Duration::from_millis(30))
         .chunk_size(4 * MIB)
+        .peer(&Device::new(1).unwrap())
         .build()
         .unwrap();
     for (name, value) in
-        [("remap", 0), ("grow_ahead", 1), ("decay_ms", 30), ("chunk_bytes", 4 * MIB), ("own_ranges", 1)]
+        [("remap", 0), ("grow_ahead", 1), ("decay_ms", 30), ("chunk_bytes", 4 * MIB), ("own_ranges", 1), ("peers", 2)]
     {
         assert_eq!(pool.property(name).unwrap(), value, "{name}");
     }
@@ -79,6 +80,9 @@ fn a_pool_is_made_as_it_is_told() {
         assert!(Instant::now() < end, "what is idle goes by itself");
         std::thread::sleep(Duration::from_millis(5));
     }
+    assert!(
+        matches!(Pool::builder(&device).rdma(true).build(), Err(Error::Unsupported(text)) if text.contains("rdma"))
+    );
     let plain = Pool::builder(&device).build().unwrap();
     assert_eq!(plain.property("remap").unwrap(), 1);
     for bytes in [3 * MIB, 1, 2 << 30] {

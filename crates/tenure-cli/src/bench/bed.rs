@@ -128,6 +128,38 @@ impl Calls {
         check(self.api, unsafe { (self.api.deallocate)(self.resource, ptr, bytes, DEFAULT_ALIGNMENT, stream) })
     }
 
+    /// A block for each size, by one call. `ptrs` is as long as `sizes`.
+    pub(crate) fn allocate_many(
+        self,
+        sizes: &[usize],
+        stream: tenure_stream,
+        ptrs: &mut [*mut c_void],
+    ) -> tenure::Result<()> {
+        let (api, count) = (self.api, sizes.len().min(ptrs.len()));
+        // SAFETY: `count` sizes are read and as many pointers written; otherwise as in `allocate`.
+        check(api, unsafe {
+            (api.allocate_many)(self.resource, count, sizes.as_ptr(), DEFAULT_ALIGNMENT, stream, ptrs.as_mut_ptr())
+        })
+    }
+
+    /// Frees them, by one call.
+    pub(crate) fn free_many(self, ptrs: &[*mut c_void], sizes: &[usize], stream: tenure_stream) -> tenure::Result<()> {
+        let (api, count) = (self.api, sizes.len().min(ptrs.len()));
+        let nowhere = std::ptr::null_mut();
+        // SAFETY: `count` pointers and sizes are read; otherwise as in `free`.
+        check(api, unsafe {
+            (api.deallocate_many)(
+                self.resource,
+                count,
+                ptrs.as_ptr(),
+                sizes.as_ptr(),
+                DEFAULT_ALIGNMENT,
+                stream,
+                nowhere,
+            )
+        })
+    }
+
     /// [`allocate`](Self::allocate) by the entry that never waits, and where that cannot, by the plain one: as a client
     /// does that holds an interpreter's lock.
     #[inline]

@@ -50,7 +50,8 @@ impl Buffer {
         device::alive()?;
         let light = self.own()?;
         self.check_new_home(&stream)?;
-        let request = Request::checked(capacity, self.align, light.id())?;
+        let request =
+            Request::checked(capacity, self.align, light.id()).map_err(|error| observe::beyond(light, None, error))?;
         let carried = stream.as_carried();
         let keep = self.bytes.min(bytes);
         if keep != 0 {

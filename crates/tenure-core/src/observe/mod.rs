@@ -318,6 +318,21 @@ fn gone(owner: u64, ptr: u64, bytes: usize, stream: Option<StreamRef<'_>>, time:
     }
 }
 
+/// A request was refused before it came to the resource. One for more than any machine has is out of memory, with the
+/// resource's figures like any other.
+#[cold]
+pub(crate) fn beyond(named: &Named, stream: Option<StreamRef<'_>>, error: Error) -> Error {
+    let Error::OutOfMemory(known) = &error else { return error };
+    let (body, bytes) = (named.body(), known.requested as usize);
+    let device = body.device().unwrap_or(-1);
+    let request = Request { bytes, align: 1, owner: named.id(), flags: 0 };
+    let mut error = crate::device::out_of_memory(&request, &named.stack(), &body.info(), device);
+    if let Error::OutOfMemory(oom) = &mut error {
+        oom.limit = body.property("maximum_bytes").unwrap_or(0);
+    }
+    failed(named, bytes, stream, error)
+}
+
 /// A request of the public entry has failed for good.
 #[cold]
 fn failed(named: &Named, bytes: usize, stream: Option<StreamRef<'_>>, mut error: Error) -> Error {

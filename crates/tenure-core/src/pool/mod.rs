@@ -297,9 +297,11 @@ impl Pool {
         // A checker of memory takes pieces that are allocations of the driver's (tools::memory_checked).
         let own_ranges = !crate::tools::memory_checked(device)? && own_ranges;
         let sharing = share::sharing_of(&options, device, own_ranges, &upstream)?;
+        let users = share::users_of(&options, device, own_ranges)?;
         let pages = if own_ranges {
             let all = properties.total_memory as u64;
-            Pages::Virtual(VirtualRange::new(driver.device(device)?, all, options.chunk_bytes)?.shareable(sharing))
+            let range = VirtualRange::new(driver.device(device)?, all, options.chunk_bytes)?;
+            Pages::Virtual(range.shareable(sharing).used_by(users))
         } else {
             Pages::Chunks(Chunks::new(CHUNK_SPAN, device))
         };
@@ -363,6 +365,12 @@ impl Pool {
             }
         }
         self.state.lock()
+    }
+
+    /// Whether some thread is at what all threads share. For tests: no driver call is made then.
+    #[doc(hidden)]
+    pub fn is_locked(&self) -> bool {
+        self.state.is_locked() || self.graphs.is_locked()
     }
 
     /// Threads get plots as if they were always in each other's way. For tests.

@@ -14,23 +14,6 @@ pub enum Prefer {
     Footprint,
 }
 
-impl Prefer {
-    /// The choice with this name.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] that names both.
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "concurrency" => Ok(Self::Concurrency),
-            "footprint" => Ok(Self::Footprint),
-            other => Err(Error::invalid(format!(
-                "prefer is \"{other}\": it must be \"concurrency\" (grow first) or \"footprint\" (wait for another \
-                 stream's memory first)"
-            ))),
-        }
-    }
-}
-
 /// The smallest [`chunk_bytes`](PoolOptions::chunk_bytes).
 const MIN_CHUNK: u64 = 2 << 20;
 
@@ -76,6 +59,11 @@ pub struct PoolOptions {
     /// How the memory can be handed to another process; for pools that map ranges of their own. Pages are made for it, at no
     /// measurable cost.
     pub export_handle_type: HandleType,
+    /// The other devices whose kernels and copies may use the memory, a bit for each ordinal; for pools that map ranges of their
+    /// own, for which the driver's switch for all memory (`cuCtxEnablePeerAccess`) says nothing.
+    pub peers: u64,
+    /// Network cards can be given the memory (GPUDirect RDMA); for pools that map ranges of their own.
+    pub rdma: bool,
 }
 
 impl Default for PoolOptions {
@@ -93,6 +81,8 @@ impl Default for PoolOptions {
             chunk_bytes: 0,
             grow_ahead: false,
             export_handle_type: HandleType::None,
+            peers: 0,
+            rdma: false,
         }
     }
 }
@@ -167,6 +157,18 @@ impl PoolOptions {
     #[must_use]
     pub fn export_handle_type(self, export_handle_type: HandleType) -> Self {
         Self { export_handle_type, ..self }
+    }
+
+    /// Sets `peers`.
+    #[must_use]
+    pub fn peers(self, peers: u64) -> Self {
+        Self { peers, ..self }
+    }
+
+    /// Sets `rdma`.
+    #[must_use]
+    pub fn rdma(self, rdma: bool) -> Self {
+        Self { rdma, ..self }
     }
 
     /// Sets `grow_ahead`.

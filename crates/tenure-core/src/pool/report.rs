@@ -9,7 +9,7 @@ use crate::resource::Info;
 use crate::resource::leaf::Cuda;
 use crate::sync::atomic::Ordering;
 
-/// So many streams are named in an out-of-memory error, those that hold most.
+/// So many streams are named in an out-of-memory error, those that hold most; the others are counted.
 const NAMED: usize = 4;
 
 impl Pool {
@@ -50,6 +50,7 @@ impl Pool {
             // A second stream would get at once what the only one has never had.
             unproven_bytes: state.unproven() - state.sole.map_or(0, |only| place.untouched_bytes(cur(only))),
             device_proofs: self.proofs.load(Ordering::Relaxed),
+            own_ranges: self.has_own_ranges(),
         }
     }
 
@@ -103,14 +104,19 @@ impl Pool {
         }
         drop(state);
         pending.sort_by_key(|p| std::cmp::Reverse(p.bytes));
-        pending.truncate(NAMED);
+        if pending.len() > NAMED {
+            let others = pending.split_off(NAMED);
+            let bytes = others.iter().map(|p| p.bytes).sum();
+            pending.push(Pending { stream: format!("{} others", others.len()), bytes });
+        }
         pending
     }
 
     /// Out of memory, with every figure and what came of each step.
     pub(super) fn out_of_memory(&self, requested: u64, tried: Vec<Tried>) -> Error {
-        let pending = self.pending();
+        // The figures first, for which the desks are emptied: what threads had at hand is some stream's too.
         let info = self.report();
+        let pending = self.pending();
         // A driver that cannot answer this either is told apart by the zeros.
         let (driver_free, driver_total) = crate::device::memory_info(self.device).unwrap_or_default();
         let mut resource = String::from("pool");

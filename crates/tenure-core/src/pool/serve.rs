@@ -436,6 +436,8 @@ impl MemoryResource for Pool {
             "chunk_bytes" => Some(self.options.chunk_bytes),
             "export_handle_type" => Some(u64::from(self.options.export_handle_type.value())),
             "grow_ahead" => Some(u64::from(self.options.grow_ahead)),
+            "peers" => Some(self.options.peers),
+            "rdma" => Some(u64::from(self.options.rdma)),
             "past_bytes" => Some(self.past_bytes()),
             "own_ranges" => Some(u64::from(self.has_own_ranges())),
             "stream_records" => Some(self.lock().records.len() as u64),

@@ -1,4 +1,5 @@
-//! A pool's memory for other processes: which handles lie under a block, and by what they are handed out.
+//! A pool's memory for others: for other processes, which handles lie under a block, and by what they are handed out; for
+//! other devices and network cards, how pages are made and who may use them.
 //!
 //! ```text
 //!   block        |-------------|                       offset: bytes of the first handle before it
@@ -23,8 +24,22 @@ use crate::sharing::{Handle, Kinds, Parts, Piece, require_pages};
 /// [`Error::Unsupported`] where the device cannot hand them out so, or the pool has no pages of its own.
 pub(super) fn sharing_of(options: &PoolOptions, device: i32, own_ranges: bool, upstream: &Resource) -> Result<Sharing> {
     let kinds = Kinds(options.export_handle_type.value());
+    if options.rdma {
+        if !own_ranges {
+            return Err(Error::Unsupported(
+                "rdma is for pools that map pages of their own, and this one takes chunks from its upstream: leave it out; \
+                 what network cards can do with memory of the upstream is not the pool's to say"
+                    .into(),
+            ));
+        }
+        if !crate::device::driver()?.device(device)?.properties()?.capabilities.rdma_pages {
+            return Err(Error::Unsupported(format!(
+                "rdma: device {device} cannot make its pages reachable for network cards: leave it out"
+            )));
+        }
+    }
     if kinds == Kinds::NONE {
-        return Ok(Sharing::default());
+        return Ok(Sharing { rdma: options.rdma, ..Sharing::default() });
     }
     if !own_ranges {
         return Err(Error::Unsupported(format!(
@@ -37,7 +52,35 @@ pub(super) fn sharing_of(options: &PoolOptions, device: i32, own_ranges: bool, u
         )));
     }
     require_pages(device, kinds)?;
-    Ok(Sharing { fd: kinds.has(Kinds::FD), fabric: kinds.has(Kinds::FABRIC), ..Sharing::default() })
+    Ok(Sharing { fd: kinds.has(Kinds::FD), fabric: kinds.has(Kinds::FABRIC), rdma: options.rdma })
+}
+
+/// The devices that may use the pages of a pool with these options: its own, and the peers.
+///
+/// # Errors
+/// [`Error::Invalid`] for a device that is not there; [`Error::Unsupported`] for one that cannot reach the memory, and where
+/// the pool has no pages of its own.
+pub(super) fn users_of(options: &PoolOptions, device: i32, own_ranges: bool) -> Result<Vec<i32>> {
+    let mut users = vec![device];
+    let wanted = (0..u64::BITS as i32).filter(|peer| *peer != device && options.peers & (1 << peer) != 0);
+    for peer in wanted {
+        let peer = crate::device::check(peer)?;
+        if !own_ranges {
+            return Err(Error::Unsupported(
+                "peers is for pools that map pages of their own, and this one takes chunks from its upstream: leave it out; \
+                 plain memory is reachable where cudaDeviceEnablePeerAccess (cuCtxEnablePeerAccess) was called"
+                    .into(),
+            ));
+        }
+        let driver = crate::device::driver()?;
+        if !driver.can_access_peer(driver.device(peer)?.handle(), driver.device(device)?.handle())? {
+            return Err(Error::Unsupported(format!(
+                "peers: device {peer} cannot reach the memory of device {device} on this machine: leave it out"
+            )));
+        }
+        users.push(peer);
+    }
+    Ok(users)
 }
 
 impl Pool {

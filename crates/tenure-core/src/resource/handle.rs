@@ -155,6 +155,10 @@ impl Named {
             return answer.map_err(|e| *e);
         }
         tools::may_not_wait()?;
+        if bytes > MAX_BYTES {
+            // The figures of the refusal may be the user's.
+            return Err(Error::WouldBlock);
+        }
         self.counted(bytes, align, |body, request| {
             observe::try_allocate(self, request, Some(stream), || body.try_allocate(request, stream))
         })
@@ -178,7 +182,7 @@ impl Named {
         f: impl FnOnce(&dyn MemoryResource, &Request) -> Result<u64>,
     ) -> Result<u64> {
         crate::device::alive()?;
-        let request = Request::checked(bytes, align, self.id())?;
+        let request = Request::checked(bytes, align, self.id()).map_err(|error| observe::beyond(self, None, error))?;
         if bytes == 0 {
             return Ok(0);
         }
@@ -286,7 +290,8 @@ impl Named {
         out.fill(0);
         crate::device::alive()?;
         same_length(out.len(), sizes)?;
-        let batch = Batch::checked(sizes, align, self.id())?;
+        let batch =
+            Batch::checked(sizes, align, self.id()).map_err(|error| observe::beyond(self, Some(stream), error))?;
         let total = batch.total();
         if total == 0 {
             return Ok(());

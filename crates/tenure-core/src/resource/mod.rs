@@ -62,6 +62,7 @@ impl Request {
             )));
         }
         if bytes > MAX_BYTES {
+            // The figures are for whoever has the resource: `observe::beyond`.
             return Err(Error::OutOfMemory(Box::new(crate::error::OutOfMemory {
                 requested: bytes as u64,
                 ..Default::default()
@@ -131,6 +132,9 @@ pub struct Info {
     pub unproven_bytes: u64,
     /// How often the whole device was waited for.
     pub device_proofs: u64,
+    /// The memory lies in address ranges that the resource maps itself. False where it comes in pieces from the device or an
+    /// upstream, as a pool's does where the device has no virtual memory management.
+    pub own_ranges: bool,
 }
 
 /// Something that allocates and frees memory in stream order.

@@ -1,8 +1,13 @@
 //! The threads of a program, which take turns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+
+use tenure_core::pool::Pool;
+use tenure_core::resource::registry;
+use tenure_driver::sim;
 
 use super::world::World;
 use super::*;
@@ -20,6 +25,22 @@ struct Member {
 #[derive(Default)]
 pub(crate) struct Crew {
     members: [Option<Member>; THREADS],
+}
+
+/// Driver calls that were made while the lock of a pool was held.
+pub(super) static LOCKED: AtomicU64 = AtomicU64::new(0);
+/// Threads take turns now: a lock that is held is held by whoever calls the driver.
+static TURNS: AtomicBool = AtomicBool::new(false);
+
+/// Looks at every pool when the driver is called (I8).
+fn watch(_call: &'static str) {
+    if TURNS.load(Ordering::Relaxed) {
+        registry::for_each(|resource| {
+            if resource.downcast::<Pool>().is_some_and(Pool::is_locked) {
+                LOCKED.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
 }
 
 /// Makes device 0 current on this thread, as a program that launches kernels does.
@@ -82,6 +103,14 @@ impl Crew {
     /// # Errors
     /// The step and what does not hold.
     pub(crate) fn run(&mut self, program: &Program) -> Result<Counts, String> {
+        sim::watch_calls(watch);
+        TURNS.store(true, Ordering::Relaxed);
+        let done = self.run_through(program);
+        TURNS.store(false, Ordering::Relaxed);
+        done
+    }
+
+    fn run_through(&mut self, program: &Program) -> Result<Counts, String> {
         let mut world = Box::new(World::new(program.settings));
         world.counts.programs = 1;
         for (number, op) in program.ops.iter().enumerate() {

@@ -19,8 +19,9 @@
 //! **What is checked.** After each step: no unordered access, no verified byte wrong, no call on a dead handle, no access
 //! to what is not mapped (I2, I9); an allocation is aligned, inside the pool's ranges and disjoint from every other (I1);
 //! a refusal has a reason: a fault that struck, a capture, or memory that really does not suffice (I13); a refused call
-//! changed nothing (I10); a capture ends well (I14). Every few steps, and at the end: `Pool::check` (I3, I4), live + cached
-//! = mapped (I5). At the end: all is free and trimmed, nothing is reserved, and the driver has back what it gave (I6).
+//! changed nothing (I10); a capture ends well (I14); no driver call was made under a pool's lock (I8). Every few steps, and
+//! at the end: `Pool::check` (I3, I4), live + cached = mapped (I5). At the end: all is free and trimmed, nothing is reserved,
+//! and the driver has back what it gave (I6).
 //!
 //! **Threads** take turns: an op runs on one of three real threads (per-thread streams and caches are real ones) while
 //! the others wait, so that a program gives the same result each time and can be shrunk. [`threads`] runs them truly at

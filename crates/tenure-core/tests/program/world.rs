@@ -1,6 +1,7 @@
 //! What a program has, the ops on it, and what is checked of them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -99,7 +100,7 @@ pub(crate) struct World {
     pub(super) freed: Option<(u8, u64, u64)>,
     pub(super) numbers: u64,
     pub(super) byte: u8,
-    pub(super) before: [u64; 3],
+    pub(super) before: [u64; 4],
     pub(super) free_before: u64,
     pub(crate) counts: Counts,
 }
@@ -112,8 +113,8 @@ pub(super) fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
-fn seen() -> [u64; 3] {
-    [sim::races(), sim::mismatches(), sim::violations()]
+fn seen() -> [u64; 4] {
+    [sim::races(), sim::mismatches(), sim::violations(), crew::LOCKED.load(Ordering::Relaxed)]
 }
 
 fn stream(at: usize) -> Slot {
@@ -310,7 +311,7 @@ impl World {
 
     /// What the simulated device has noticed since the beginning.
     pub(crate) fn noticed(&self) -> Done {
-        let [races, mismatches, violations] = seen();
+        let [races, mismatches, violations, locked] = seen();
         if races != self.before[0] {
             return Err(format!("memory was handed over without order: {:?}", sim::race_texts()));
         }
@@ -319,6 +320,9 @@ impl World {
         }
         if violations != self.before[2] {
             return Err(format!("a dead handle was used: {:?}", sim::violation_texts().last()));
+        }
+        if locked != self.before[3] {
+            return Err(format!("{locked} driver calls were made under a pool's lock"));
         }
         Ok(())
     }

@@ -23,6 +23,8 @@ const CHUNKS: PoolOptions = PoolOptions {
     chunk_bytes: 0,
     grow_ahead: false,
     export_handle_type: HandleType::None,
+    peers: 0,
+    rdma: false,
 };
 const RANGES: PoolOptions = PoolOptions { plain_chunks: false, ..CHUNKS };
 

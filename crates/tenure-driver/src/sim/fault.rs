@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, OnceCell};
 use crate::table::{CALL_COUNT, CALLS, CallId};
 
 use super::SimError;
@@ -14,6 +14,7 @@ use super::SimError;
 static COUNTS: [AtomicU64; CALL_COUNT] = [const { AtomicU64::new(0) }; CALL_COUNT];
 static ARMED: AtomicUsize = AtomicUsize::new(0);
 static PLANS: Mutex<Vec<Plan>> = Mutex::new(Vec::new());
+static WATCH: OnceCell<fn(&'static str)> = OnceCell::new();
 
 struct Plan {
     call: usize,
@@ -32,6 +33,9 @@ pub(super) fn enter(call: CallId) -> Option<i32> {
     if ARMED.load(Ordering::Acquire) == 0 {
         return None;
     }
+    if let Some(watch) = WATCH.get() {
+        watch(CALLS[at].name);
+    }
     let mut plans = PLANS.lock();
     let mut hit = None;
     for (i, plan) in plans.iter_mut().enumerate() {
@@ -46,7 +50,7 @@ pub(super) fn enter(call: CallId) -> Option<i32> {
     }
     hit.map(|(i, code)| {
         plans.remove(i);
-        ARMED.store(plans.len(), Ordering::Release);
+        arm(&plans);
         code
     })
 }
@@ -64,15 +68,28 @@ pub fn fail_next(call: &str, code: i32, after: u64) -> Result<(), SimError> {
     }
     let mut plans = PLANS.lock();
     plans.push(Plan { call, code, after });
-    ARMED.store(plans.len(), Ordering::Release);
+    arm(&plans);
     Ok(())
 }
 
 /// Forgets every plan of [`fail_next`] that has not struck, and returns how many there were.
 pub fn fail_clear() -> usize {
     let mut plans = PLANS.lock();
-    ARMED.store(0, Ordering::Release);
-    std::mem::take(&mut *plans).len()
+    let forgotten = std::mem::take(&mut *plans).len();
+    arm(&plans);
+    forgotten
+}
+
+/// From now on `watch` is called with the name of each call that the process makes, on its thread and before the call does
+/// anything. The first watch stays. It makes no call itself.
+pub fn watch_calls(watch: fn(&'static str)) {
+    let _ = WATCH.set(watch);
+    arm(&PLANS.lock());
+}
+
+/// Calls are looked at while something is planned or somebody watches.
+fn arm(plans: &[Plan]) {
+    ARMED.store(plans.len() + usize::from(WATCH.get().is_some()), Ordering::Release);
 }
 
 /// How often `call` was called since the start or the last [`reset_calls`], failed calls included. 0 for a name that is

@@ -85,6 +85,6 @@ pub use api::{
     races, table, test_lock, violation_texts, violations,
 };
 pub use capture::{CAPTURE_RULES, CallClass, CaptureRule, Outcome, Situation, capture_outcome};
-pub use fault::{calls, calls_all, fail_clear, fail_next, reset_calls};
+pub use fault::{calls, calls_all, fail_clear, fail_next, reset_calls, watch_calls};
 pub use machine::{Config, OnViolation, config, configure, set_memory};
 pub use schedule::{run_all, schedule, schedule_workers, step};

@@ -1,9 +1,9 @@
-//! Many small buffers at once: with a call for each. The calls for many at once are one more row here.
+//! Many small buffers at once: with a call for each, and with one call for all of them.
 
 use tenure::Resource;
 
 use super::super::bed::{Calls, Given, Kind, Sequence, Sizes};
-use super::super::plan::{Op, Plan, Scene, scene};
+use super::super::plan::{Begin, Op, Plan, Scene, scene};
 
 const THEME: &str = "burst";
 /// Buffers in a burst.
@@ -16,15 +16,23 @@ struct State {
 }
 
 pub(super) fn rows() -> Vec<Plan> {
-    let single = Plan::new(
-        THEME,
-        format!("{THEME}-single"),
-        "10 000 buffers of 256 B to 4 KiB allocated by a call each, then freed by a call each; for one buffer",
-        |bed| scene(State { pool: bed.pool()?, stream: Given::new(Kind::Own)? }, single),
-        "malloc and free likewise",
-        |_| malloc(),
-    );
-    vec![single.units(COUNT).warm(2)]
+    [
+        ("single", "allocated by a call each, then freed by a call each", single as Begin<State>),
+        ("batch", "allocated by one call, then freed by one call", batch),
+    ]
+    .map(|(name, how, operation)| {
+        Plan::new(
+            THEME,
+            format!("{THEME}-{name}"),
+            format!("10 000 buffers of 256 B to 4 KiB {how}; for one buffer"),
+            move |bed| scene(State { pool: bed.pool()?, stream: Given::new(Kind::Own)? }, operation),
+            "malloc and free, a call each",
+            |_| malloc(),
+        )
+        .units(COUNT)
+        .warm(2)
+    })
+    .into()
 }
 
 fn single(state: &State, _: usize) -> tenure::Result<Op<'_>> {
@@ -47,6 +55,17 @@ fn single(state: &State, _: usize) -> tenure::Result<Op<'_>> {
             outcome = outcome.and(calls.free(ptr, bytes, stream));
         }
         outcome
+    }))
+}
+
+fn batch(state: &State, _: usize) -> tenure::Result<Op<'_>> {
+    let (calls, stream) = (Calls::new(&state.pool)?, state.stream.abi());
+    let (mut sizes, mut ptrs) = (vec![0; COUNT], vec![std::ptr::null_mut(); COUNT]);
+    Ok(Box::new(move || {
+        let mut sequence = Sequence::new(0);
+        sizes.fill_with(|| SIZES.next(&mut sequence));
+        calls.allocate_many(&sizes, stream, &mut ptrs)?;
+        calls.free_many(&ptrs, &sizes, stream)
     }))
 }
 

@@ -55,7 +55,11 @@ pub(crate) const THEMES: [Theme; 12] = [
         what: "a pair that is allocated on one of N streams and freed on the next one, in turn",
         rows: handover::rows,
     },
-    Theme { name: "burst", what: "10 000 small buffers allocated, then freed; for each buffer", rows: burst::rows },
+    Theme {
+        name: "burst",
+        what: "10 000 small buffers allocated, then freed, by a call for each or one for all; for each buffer",
+        rows: burst::rows,
+    },
     Theme {
         name: "phase",
         what: "the allocation of 60 % of a fixed pool after a swarm of small blocks has come and gone in it",

@@ -83,6 +83,12 @@ struct Table {
     next: u64,
 }
 
+impl Graphs {
+    pub(super) fn is_locked(&self) -> bool {
+        self.table.is_locked()
+    }
+}
+
 impl Table {
     fn segment_at(&self, ptr: u64) -> Option<(u64, usize)> {
         let (_, (end, arena, segment)) = self.segments.range(..=ptr).next_back()?;
@@ -278,7 +284,10 @@ impl Pool {
             let taken = match growth {
                 Some(growth) => growth.pages.grow(growth.plan, self.options.maximum_bytes).map(|()| Some(growth)),
                 None if left >= need_of(request) => {
-                    let pages = VirtualRange::reserve(device, span)?;
+                    let mut pages = VirtualRange::reserve(device, span)?;
+                    if let Pages::Virtual(range) = &self.pages {
+                        pages = pages.used_by(range.users().to_vec());
+                    }
                     let mut table = self.graphs.table.lock();
                     let Some(arena) = table.arenas.get_mut(&id) else { return Ok(None) };
                     let segment = arena.add_segment(pages);

@@ -143,7 +143,7 @@ impl VirtualRange {
                 next += pages.bytes() as u64;
                 new.push(Mapped { offset: next - pages.bytes() as u64, uses: Use::Usable(usable), pages });
             }
-            self.range.set_access(at as usize, (next - at) as usize, &[self.device.ordinal()])
+            self.range.set_access(at as usize, (next - at) as usize, &self.users)
         })();
         if let Err(e) = done {
             self.roll_back(new, true);

@@ -78,6 +78,8 @@ pub(in crate::pool) struct VirtualRange {
     pub(super) mapped: Mutex<Vec<Mapped>>,
     /// How its pages can be handed to other processes.
     sharing: Sharing,
+    /// The devices that may use what is mapped.
+    pub(super) users: Vec<i32>,
     reserved: AtomicU64,
     /// Bytes of addresses that are past.
     pub(super) past: AtomicU64,
@@ -104,6 +106,7 @@ impl VirtualRange {
             largest,
             mapped: Mutex::new(Vec::new()),
             sharing: Sharing::default(),
+            users: vec![device.ordinal()],
             reserved: AtomicU64::new(0),
             past: AtomicU64::new(0),
         })
@@ -122,6 +125,17 @@ impl VirtualRange {
     pub(in crate::pool) fn shareable(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;
         self
+    }
+
+    /// These devices may use what is mapped.
+    pub(in crate::pool) fn used_by(mut self, users: Vec<i32>) -> Self {
+        self.users = users;
+        self
+    }
+
+    /// The devices that may use what is mapped.
+    pub(in crate::pool) fn users(&self) -> &[i32] {
+        &self.users
     }
 
     /// The handles under the `bytes` live bytes at `offset`, by offset, with the bytes of the first that lie before it. A
@@ -224,9 +238,9 @@ impl VirtualRange {
         let most = if self.largest == 0 { LARGEST } else { self.largest };
         let cap = (1 << cap.clamp(PAGE, most).ilog2()).max(PAGE);
         let mut new: Vec<Mapped> = Vec::new();
-        let taken = self.take(plan, cap, &mut new).and_then(|()| {
-            Ok(self.range.set_access(plan.offset as usize, plan.bytes as usize, &[self.device.ordinal()])?)
-        });
+        let taken = self
+            .take(plan, cap, &mut new)
+            .and_then(|()| Ok(self.range.set_access(plan.offset as usize, plan.bytes as usize, &self.users)?));
         if let Err(e) = taken {
             self.roll_back(new, false);
             return Err(e);
