@@ -138,7 +138,7 @@ impl Pool {
         let mut grown = 0;
         let mapped = self.order_and_map(range, climb, &taken, &mut grown);
         if terms.instead && matches!(mapped, Ok(true)) {
-            range.has_remapped(taken.choice.offsets.len());
+            range.has_remapped(&taken.choice);
         }
         let mut state = self.lock();
         let offset = match &mapped {

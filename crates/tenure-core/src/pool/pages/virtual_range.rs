@@ -18,7 +18,7 @@ use std::time::Instant;
 use tenure_driver::{AddressRange, Device, Event, PhysicalPages, Sharing};
 
 use super::budget::Budget;
-use super::{PAGE, Plan};
+use super::{Choice, PAGE, Plan};
 use crate::error::{Error, Result};
 use crate::pool::place::{LARGE, PROVEN, Place};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -164,9 +164,9 @@ impl VirtualRange {
         self.budget.lock().allows(Instant::now())
     }
 
-    /// So many handles were.
-    pub(in crate::pool) fn has_remapped(&self, handles: usize) {
-        self.budget.lock().spend(handles);
+    /// These were.
+    pub(in crate::pool) fn has_remapped(&self, choice: &Choice) {
+        self.budget.lock().spend(choice.offsets.len(), choice.stretches);
     }
 
     pub(in crate::pool) fn reserved(&self) -> u64 {
