@@ -427,13 +427,18 @@ fn other_streams_stay_independent_unless_a_small_pool_is_wanted() {
     let _machine = machine();
     let _current = current();
     let before = wrong();
-    for (prefer, reserved) in [(Prefer::Concurrency, 24), (Prefer::Footprint, 16)] {
+    for (prefer, reserved) in [(Prefer::Concurrency, 36), (Prefer::Footprint, 24)] {
         let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
         let pool = pool(PoolOptions { prefer, ..Default::default() });
-        two_holes(&pool, object(&a), object(&b));
+        let blocks = [&a, &b, &a, &b, &b, &b].map(|user| (allocate(&pool, 4 * MIB, object(user)).unwrap(), user));
+        // A third of what is idle, and of what will be missing, is b's own.
+        for (ptr, user) in [blocks[0], blocks[2], blocks[4]] {
+            use_late(user.raw(), ptr, 4 * MIB, 0x10);
+            free(&pool, ptr, 4 * MIB, object(user));
+        }
         let waits = sim::calls("cuStreamWaitEvent");
-        let ptr = allocate(&pool, 8 * MIB, object(&b)).unwrap();
-        overwrite(b.raw(), ptr, 8 * MIB);
+        let ptr = allocate(&pool, 12 * MIB, object(&b)).unwrap();
+        overwrite(b.raw(), ptr, 12 * MIB);
         assert_eq!(pool.info().reserved_bytes, reserved * MIB, "{prefer:?}");
         assert_eq!(sim::calls("cuStreamWaitEvent") > waits, prefer == Prefer::Footprint);
         tenure_core::device::prove(0).unwrap();

@@ -212,12 +212,8 @@ impl Pool {
         let plans = range.plans(place, zone, &tags, need, align, u64::MAX);
         let (plan, choice) = plans.into_iter().find_map(|plan| {
             let missing = plan.missing(need, align);
-            let (left, least) = if terms.instead {
-                (left.min(missing.next_multiple_of(PAGE) / 2), range.reserved() / PART)
-            } else {
-                (left, 0)
-            };
-            Some((plan, range.choose(&free, &plan, missing, left, least)?))
+            let half = if terms.instead { missing.next_multiple_of(PAGE) / 2 } else { u64::MAX };
+            Some((plan, range.choose(&free, &plan, missing, left.min(half))?))
         })?;
         let mut pieces = place.vacate(plan.offset - plan.extends, plan.extends);
         for (offset, usable) in range.usable_of(&choice.offsets) {
@@ -244,10 +240,6 @@ impl Pool {
     fn order_and_map(&self, range: &VirtualRange, climb: &Climb<'_>, taken: &Taken, grown: &mut u64) -> Result<bool> {
         let raw = climb.who.stream.raw;
         if taken.choice.fresh > 0 {
-            // Pages that came for nothing would stay.
-            if !taken.proven && self.is_capturing(raw)? {
-                return Ok(false);
-            }
             let (offset, bytes) = (taken.plan.offset + taken.choice.usable, taken.choice.fresh);
             let fresh = Plan { offset, bytes, usable: bytes, extends: 0, tag: PROVEN };
             match self.pages.grow(fresh, self.options.maximum_bytes, &self.upstream) {

@@ -76,16 +76,8 @@ impl VirtualRange {
     }
 
     /// Chooses handles for `missing` bytes at the place of `plan`: whole ones that lie in `free` stretches, the
-    /// highest first. Where they do not suffice, up to `left` bytes of new pages; `None` where those do not either, or where
-    /// fewer than `least` bytes are idle.
-    pub(in crate::pool) fn choose(
-        &self,
-        free: &[(u64, u64)],
-        plan: &Plan,
-        missing: u64,
-        left: u64,
-        least: u64,
-    ) -> Option<Choice> {
+    /// highest first. Where they do not suffice, up to `left` bytes of new pages; `None` where those do not either.
+    pub(in crate::pool) fn choose(&self, free: &[(u64, u64)], plan: &Plan, missing: u64, left: u64) -> Option<Choice> {
         let kept = plan.offset - plan.extends..plan.offset;
         let room = self.room(plan.offset);
         let mapped = self.mapped.lock();
@@ -98,9 +90,6 @@ impl VirtualRange {
             if inside && (m.end() <= kept.start || m.offset >= kept.end) {
                 idle.push((m.bytes(), m.usable(), m.offset));
             }
-        }
-        if idle.iter().map(|(_, usable, _)| usable).sum::<u64>() < least {
-            return None;
         }
         // What is live gathers at the low end: measured, it fits a little better than to begin with the largest stretches.
         idle.sort_by_key(|(_, _, offset)| std::cmp::Reverse(*offset));
