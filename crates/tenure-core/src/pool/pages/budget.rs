@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Units for each handle that was created. The logs measured need up to 3.1 (serving_kv).
+/// Units for each handle that was created. The logs measured need some 3 at most (serving_kv).
 const TIMES: u64 = 4;
 
 /// One unit is forgotten in this time.
