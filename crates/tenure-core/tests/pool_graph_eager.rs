@@ -260,3 +260,37 @@ fn batches_and_notes_on_a_capturing_stream() {
     assert_eq!(driver_free(), before);
     assert_eq!(sim::violations(), 0);
 }
+
+#[test]
+fn pages_are_mapped_again_during_a_capture_where_an_event_can_say_when_they_were_last_used() {
+    let _machine = machine();
+    let _current = current();
+    let before = (driver_free(), sim::violations(), sim::mismatches());
+    let b = StreamObject::create(0, true).unwrap();
+    for mode in MODES {
+        // The legacy stream waits for a blocking one, so that it is capturing as well.
+        for (user, grown) in [(object(&b), 4), (LEGACY, 12)] {
+            let pool = pool(PoolOptions::default());
+            let blocks = [0; 4].map(|_| allocate(&pool, 4 * MIB, user).unwrap());
+            for ptr in [blocks[0], blocks[2]] {
+                write(user.raw, ptr, 4 * MIB, 3);
+                verify(user.raw, ptr, 4 * MIB, 3);
+                free(&pool, ptr, 4 * MIB, user);
+            }
+            let a = StreamObject::create(0, false).unwrap();
+            begin(a.raw(), mode);
+            let ptr = allocate(&pool, 12 * MIB, user).unwrap();
+            assert_eq!(pool.info().reserved_bytes, (16 + grown) * MIB, "mode {mode}");
+            drop(Graph::end(a.raw()));
+            write(user.raw, ptr, 12 * MIB, 4);
+            verify(user.raw, ptr, 12 * MIB, 4);
+            for (ptr, bytes) in [(ptr, 12), (blocks[1], 4), (blocks[3], 4)] {
+                free(&pool, ptr, bytes * MIB, user);
+            }
+            settle();
+            trimmed(&pool);
+            assert_eq!(pool.info().reserved_bytes, 0);
+        }
+    }
+    assert_eq!((driver_free(), sim::violations(), sim::mismatches()), before);
+}

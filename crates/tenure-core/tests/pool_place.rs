@@ -389,3 +389,27 @@ fn the_only_block_that_fits_is_found_however_many_stand_before_it() {
     assert_eq!(place.allocate(1007 * UNIT, 256, &tags, tag(0), 7, LARGE), Some(blocks[0]));
     place.check().unwrap();
 }
+
+#[test]
+fn whole_pages_of_free_blocks_are_counted_by_tag_and_zone() {
+    const PAGE: u64 = 2 << 20;
+    let mut place = Place::new(1 << 30, 1 << 29);
+    place.extend(0, 12 * PAGE, PROVEN, LARGE);
+    place.extend(1 << 29, 3 * PAGE, tag(1), SMALL);
+    let count = |place: &Place, tags: &[u32]| [LARGE, SMALL].map(|zone| place.whole_pages(tags, zone, PAGE) / PAGE);
+    assert_eq!(count(&place, &[PROVEN]), [12, 0]);
+    assert_eq!(count(&place, &[PROVEN, tag(1)]), [12, 3]);
+    assert_eq!(count(&place, &[tag(2)]), [0, 0]);
+    // Two and a half pages, then one page: what is left begins in the middle of the fourth.
+    let first = place.allocate(2 * PAGE + PAGE / 2, UNIT, &[PROVEN], tag(1), 1, LARGE).unwrap();
+    let second = place.allocate(PAGE, UNIT, &[PROVEN], tag(1), 1, LARGE).unwrap();
+    assert_eq!((first, second), (0, 2 * PAGE + PAGE / 2));
+    assert_eq!(count(&place, &[PROVEN]), [8, 0]);
+    // Free for somebody else, in whole pages or not.
+    let first = place.entry(first).unwrap();
+    assert!(place.free(&first, tag(2)));
+    assert_eq!((count(&place, &[PROVEN]), count(&place, &[tag(2)])), ([8, 0], [2, 0]));
+    let second = place.entry(second).unwrap();
+    assert!(place.free(&second, tag(3)));
+    assert_eq!(count(&place, &[tag(3)]), [0, 0], "a page long, and no whole page");
+}

@@ -387,3 +387,230 @@ fn without_it_pages_in_use_are_not_taken_for_idle_ones() {
     }
     pool.check().unwrap();
 }
+
+/// How many handles were created, and how many mapped.
+fn handles() -> (u64, u64) {
+    (sim::calls("cuMemCreate"), sim::calls("cuMemMap"))
+}
+
+#[test]
+fn a_pool_that_could_grow_takes_what_is_idle_first() {
+    let _machine = machine();
+    let _current = current();
+    let before = (wrong(), driver_free());
+    let stream = StreamObject::create(0, true).unwrap();
+    let me = object(&stream);
+    // Of what is missing half is idle at least, or the pool grows by all of it.
+    for (bytes, grown) in [(8, 0), (12, 4), (16, 8), (20, 20)] {
+        let pool = pool(PoolOptions::default());
+        let kept = two_holes(&pool, me, me);
+        assert_eq!(pool.info().reserved_bytes, 16 * MIB);
+        let (created, waits) = (handles().0, sim::calls("cuStreamWaitEvent"));
+        let ptr = allocate(&pool, bytes * MIB, me).unwrap();
+        overwrite(stream.raw(), ptr, bytes * MIB);
+        assert_eq!(pool.info().reserved_bytes, (16 + grown) * MIB, "{bytes} MiB");
+        assert_eq!(handles().0 - created, grown / 2, "{bytes} MiB");
+        assert_eq!((sim::calls("cuStreamWaitEvent"), pool.info().device_proofs), (waits, 0), "nobody waited");
+        assert_eq!(past(&pool), if grown < bytes { 8 * MIB } else { 0 });
+        pool.check().unwrap();
+        for (ptr, bytes) in [(ptr, bytes), (kept[0], 4), (kept[1], 4)] {
+            free(&pool, ptr, bytes * MIB, me);
+        }
+        assert_eq!(pool.trim(0).unwrap() as u64, (16 + grown) * MIB);
+    }
+    tenure_core::device::wait_stream_on(me, 0).expect("no address went before its last use");
+    assert_eq!((wrong(), driver_free()), before);
+}
+
+#[test]
+fn other_streams_stay_independent_unless_a_small_pool_is_wanted() {
+    let _machine = machine();
+    let _current = current();
+    let before = wrong();
+    for (prefer, reserved) in [(Prefer::Concurrency, 36), (Prefer::Footprint, 24)] {
+        let (a, b) = (StreamObject::create(0, true).unwrap(), StreamObject::create(0, true).unwrap());
+        let pool = pool(PoolOptions { prefer, ..Default::default() });
+        let blocks = [&a, &b, &a, &b, &b, &b].map(|user| (allocate(&pool, 4 * MIB, object(user)).unwrap(), user));
+        // A third of what is idle, and of what will be missing, is b's own.
+        for (ptr, user) in [blocks[0], blocks[2], blocks[4]] {
+            use_late(user.raw(), ptr, 4 * MIB, 0x10);
+            free(&pool, ptr, 4 * MIB, object(user));
+        }
+        let waits = sim::calls("cuStreamWaitEvent");
+        let ptr = allocate(&pool, 12 * MIB, object(&b)).unwrap();
+        overwrite(b.raw(), ptr, 12 * MIB);
+        assert_eq!(pool.info().reserved_bytes, reserved * MIB, "{prefer:?}");
+        assert_eq!(sim::calls("cuStreamWaitEvent") > waits, prefer == Prefer::Footprint);
+        tenure_core::device::prove(0).unwrap();
+        pool.check().unwrap();
+        assert_eq!(wrong(), before, "the write came after the reads");
+    }
+}
+
+#[test]
+fn a_pool_that_could_grow_does_when_it_may_not_remap() {
+    let _machine = machine();
+    let _current = current();
+    let stream = StreamObject::create(0, true).unwrap();
+    let pool = pool(PoolOptions { remap: false, ..Default::default() });
+    two_holes(&pool, object(&stream), object(&stream));
+    allocate(&pool, 8 * MIB, object(&stream)).unwrap();
+    assert_eq!((pool.info().reserved_bytes, past(&pool)), (24 * MIB, 0));
+}
+
+#[test]
+fn hardly_anything_idle_is_left_where_it_is() {
+    let _machine = machine();
+    let _current = current();
+    let stream = StreamObject::create(0, true).unwrap();
+    let me = object(&stream);
+    // A sixty-fourth of what is reserved, or what is idle stays where it is.
+    for (large, grown) in [(16, 2), (200, 4)] {
+        let pool = pool(PoolOptions::default());
+        let blocks = [large, 2, 2].map(|mib| allocate(&pool, mib * MIB, me).unwrap());
+        free(&pool, blocks[1], 2 * MIB, me);
+        let ptr = allocate(&pool, 4 * MIB, me).unwrap();
+        assert_eq!(pool.info().reserved_bytes, (large + 4 + grown) * MIB);
+        for (ptr, mib) in [(blocks[0], large), (blocks[2], 2), (ptr, 4)] {
+            free(&pool, ptr, mib * MIB, me);
+        }
+    }
+}
+
+#[test]
+fn small_sizes_and_large_ones_do_not_take_each_others_only_page() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions::default());
+    let round = || {
+        for bytes in [100, 4 * MIB, 6 * MIB] {
+            let ptr = allocate(&pool, bytes, LEGACY).unwrap();
+            free(&pool, ptr, bytes, LEGACY);
+        }
+    };
+    round();
+    let before = handles();
+    (0..10).for_each(|_| round());
+    assert_eq!(handles(), before, "after the first round all is there");
+}
+
+#[test]
+fn a_swarm_of_small_blocks_leaves_its_pages_to_a_large_one() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions::default());
+    let large = allocate(&pool, 4 * MIB, LEGACY).unwrap();
+    let swarm: Vec<u64> = (0..4096).map(|_| allocate(&pool, 16 << 10, LEGACY).unwrap()).collect();
+    let reserved = pool.info().reserved_bytes;
+    swarm.into_iter().for_each(|ptr| free(&pool, ptr, 16 << 10, LEGACY));
+    let ptr = allocate(&pool, 60 * MIB, LEGACY).unwrap();
+    assert_eq!(pool.info().reserved_bytes, reserved);
+    free(&pool, ptr, 60 * MIB, LEGACY);
+    free(&pool, large, 4 * MIB, LEGACY);
+    pool.check().unwrap();
+}
+
+#[test]
+fn remapping_instead_of_growing_ends() {
+    let _machine = machine();
+    let _current = current();
+    let stream = StreamObject::create(0, true).unwrap();
+    let me = object(&stream);
+    let pool = pool(PoolOptions::default());
+    let (start, first, events) = (std::time::Instant::now(), handles(), sim::calls("cuEventCreate"));
+    let mut held = std::collections::VecDeque::new();
+    let mut random = 7u64;
+    let mut most = 0;
+    for _ in 0..4000 {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let bytes = (2 + 2 * ((random >> 33) % 7)) * MIB;
+        held.push_back((allocate(&pool, bytes, me).unwrap(), bytes));
+        // Every other block is freed soon: holes between those that stay.
+        let at = if random >> 62 & 1 == 0 { 0 } else { held.len() - 1 };
+        while held.iter().map(|(_, bytes)| bytes).sum::<u64>() > 128 * MIB {
+            let (ptr, bytes) = held.remove(at.min(held.len() - 1)).unwrap();
+            free(&pool, ptr, bytes, me);
+        }
+        let created = handles().0 - first.0;
+        // Each remapping has an event of its own and costs 3 at least; the last one may have been large.
+        let times = sim::calls("cuEventCreate") - events;
+        let may = 4 * created + start.elapsed().as_millis() as u64 / 10 + 16;
+        assert!(3 * times <= may, "{times} times, with {created} handles");
+        most = most.max(times);
+    }
+    assert!(most > 16, "it was tried: {most}");
+    pool.check().unwrap();
+    held.into_iter().for_each(|(ptr, bytes)| free(&pool, ptr, bytes, me));
+}
+
+#[test]
+fn a_growth_comes_where_a_mapping_fails() {
+    let _machine = machine();
+    let _current = current();
+    let before = driver_free();
+    let stream = StreamObject::create(0, true).unwrap();
+    let me = object(&stream);
+    for call in ["cuMemMap", "cuMemSetAccess", "cuEventCreate", "cuEventRecord", "cuMemCreate"] {
+        for after in 0..5 {
+            for (code, bytes) in [(2, 8 * MIB), (2, 12 * MIB), (999, 12 * MIB)] {
+                let pool = pool(PoolOptions::default());
+                let blocks = [0; 4].map(|_| allocate(&pool, 4 * MIB, me).unwrap());
+                for ptr in [blocks[0], blocks[2]] {
+                    overwrite(stream.raw(), ptr, 4 * MIB);
+                    free(&pool, ptr, 4 * MIB, me);
+                }
+                sim::fail_next(call, code, after).unwrap();
+                let answer = allocate(&pool, bytes, me);
+                sim::fail_clear();
+                pool.check().unwrap();
+                let ptr = match answer {
+                    Ok(ptr) => ptr,
+                    Err(e) if code == 999 => {
+                        assert!(matches!(e, Error::Device(_)), "{call} {after}: {e}");
+                        allocate(&pool, bytes, me).unwrap()
+                    }
+                    Err(e) => panic!("{call} {after}: {e}"),
+                };
+                overwrite(stream.raw(), ptr, bytes);
+                for (ptr, bytes) in [(ptr, bytes), (blocks[1], 4 * MIB), (blocks[3], 4 * MIB)] {
+                    free(&pool, ptr, bytes, me);
+                }
+                pool.trim(0).unwrap();
+                assert_eq!(pool.info().reserved_bytes, 0, "{call} {after}");
+                drop(pool);
+                assert_eq!(driver_free(), before, "{call} {after}");
+            }
+        }
+    }
+    tenure_core::device::wait_stream_on(me, 0).unwrap();
+}
+
+#[test]
+fn programs_that_take_turns_share_their_memory() {
+    let _machine = machine();
+    let _current = current();
+    let pool = pool(PoolOptions::default());
+    // One keeps a little of what it takes in the midst of what it gives back, the other wants all of that in one piece.
+    let mut kept = Vec::new();
+    for round in 0..4u64 {
+        let many: Vec<u64> = (0..10)
+            .map(|_| {
+                let ptr = allocate(&pool, 12 * MIB, LEGACY).unwrap();
+                if round == 0 {
+                    kept.push(allocate(&pool, 2 * MIB, LEGACY).unwrap());
+                }
+                ptr
+            })
+            .collect();
+        many.into_iter().for_each(|ptr| free(&pool, ptr, 12 * MIB, LEGACY));
+        let one = allocate(&pool, 118 * MIB, LEGACY).unwrap();
+        overwrite(LEGACY.raw, one, 118 * MIB);
+        free(&pool, one, 118 * MIB, LEGACY);
+        tenure_core::device::prove(0).unwrap();
+        let info = pool.info();
+        assert!(info.peak_reserved_bytes * 20 <= info.peak_live_bytes * 21, "round {round}: {info:?}");
+    }
+    kept.into_iter().for_each(|ptr| free(&pool, ptr, 2 * MIB, LEGACY));
+    pool.check().unwrap();
+    assert_eq!(pool.trim(0).unwrap() as u64, 140 * MIB);
+}

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! **The ladder** when a stream's own and the proven memory do not suffice: return what small classes keep -> what has
-//! completed on other streams -> grow within the limit -> another stream's block behind an inserted wait -> memory of the
+//! completed on other streams -> grow within the limit, or map idle pages again -> another stream's block behind an inserted wait -> memory of the
 //! other zone -> remap idle pages side by side -> wait for the whole device -> exchange idle pages for pages where they are
 //! needed -> sibling pools and other libraries give back -> out of memory (`ladder/`).
 //! `prefer = footprint` swaps growing and the inserted wait.

@@ -7,10 +7,11 @@ use crate::resource::leaf::HandleType;
 /// What to do first when the stream's own memory does not suffice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prefer {
-    /// Grow: streams stay independent of each other, and threads that meet at the pool get memory to divide for themselves.
+    /// Grow, or map idle pages of the stream's own and of everyone's again: streams stay independent of each other, and threads
+    /// that meet at the pool get memory to divide for themselves.
     #[default]
     Concurrency,
-    /// Make the stream wait for another one and take its memory: the pool stays small.
+    /// Make the stream wait for another one and take its memory, blocks first and then idle pages: the pool stays small.
     Footprint,
 }
 
@@ -45,7 +46,8 @@ pub struct PoolOptions {
     pub plain_chunks: bool,
     /// What a growth takes at least, where that is to be had; less only when it is not. 0: what is missing.
     pub growth_bytes: u64,
-    /// Where no hole is large enough, map idle pages a second time, side by side. To be turned off where something keeps
+    /// Where no hole is large enough, map idle pages a second time, side by side: before the pool grows where that pays, and
+    /// where it cannot grow. To be turned off where something keeps
     /// what it knows of an address (a network card's registrations, say): addresses then keep their pages as long as the
     /// pool has both.
     pub remap: bool,

@@ -1,4 +1,4 @@
-//! Growing, and giving idle pages back to grow elsewhere.
+//! Growing, where idle pages cannot be had instead, and giving idle pages back to grow elsewhere.
 
 use super::{Climb, Step};
 use crate::error::Result;
@@ -15,7 +15,10 @@ impl Pool {
         if turn.waited {
             return Ok(Step::Again);
         }
-        self.grow_with(&turn, climb)
+        match self.remap_instead(&turn, climb)? {
+            Step::Nothing(_) => self.grow_with(&turn, climb),
+            step => Ok(step),
+        }
     }
 
     /// Takes what is missing. The caller has the turn.

@@ -6,7 +6,7 @@
 //!   drain         what other threads have at hand goes back; then own, proven and harvest   here         a latch a thread
 //!                 again
 //!   aged          much lies with raw streams that nobody has named for a while           proof.rs     waits
-//!   grow          pages or a chunk; one thread at a time                                 growth.rs    60 us and more
+//!   grow          idle pages that need no wait; else new ones or a chunk; one thread at a time   growth.rs    60 us and more
 //!   gather        the plots of threads that are in each other's way are given up                  here         a latch a thread
 //!   wait          a block of another stream, behind an inserted wait                     waits.rs     2 driver calls
 //!   anywhere      small sizes from the large zone and the other way round                here

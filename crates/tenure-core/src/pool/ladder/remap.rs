@@ -1,4 +1,5 @@
-//! Idle pages mapped side by side: a request that fits by bytes fits, and the device is not waited for.
+//! Idle pages mapped side by side: a request that fits by bytes fits, and the device is not waited for. A pool that could
+//! grow looks for them first, too.
 //!
 //! ```text
 //!   lock      choose whole idle handles; they, and the free block that they will extend, leave the placer
@@ -8,7 +9,14 @@
 //! ```
 //!
 //! First with what the asking stream may have anyway, then with memory of other streams; then both again with new pages for
-//! what is missing, where the limit leaves room for those. A failure at any point puts the
+//! what is missing, where the limit leaves room for those.
+//!
+//! **Instead of growing** only where it pays: a sixty-fourth of the pool and half of what is missing is idle in whole pages
+//! that the asking stream may have without a wait (`prefer = footprint`: also behind one), and the budget is not spent. Pages
+//! that leave a hole leave its two ends, too short for what the hole held: to take few of them, or often, ends with more
+//! memory than it saves.
+//!
+//! A failure at any point puts the
 //! pieces back where they were. The old addresses are unmapped when the event is complete (`pages/alias.rs`).
 
 use tenure_driver::{Event, RawStream};
@@ -16,11 +24,28 @@ use tenure_driver::{Event, RawStream};
 use super::{Climb, Step};
 use crate::error::Result;
 use crate::pool::order::{cur, sealed};
-use crate::pool::pages::{Choice, Pages, Plan, VirtualRange};
-use crate::pool::place::{PROVEN, Place, UNPROVEN, Vacated, zone_of};
+use crate::pool::pages::{Choice, PAGE, Pages, Plan, VirtualRange};
+use crate::pool::place::{LARGE, PROVEN, Place, SMALL, UNPROVEN, Vacated, zone_of};
 use crate::pool::turn::Turn;
-use crate::pool::{Pool, State};
+use crate::pool::{Pool, Prefer, State};
 use crate::sync::Arc;
+
+/// At least this part of a pool that could grow is idle before its pages are mapped again instead.
+const PART: u64 = 64;
+
+/// So many bytes must be free in the other zone before its pages are mapped into this one instead of new ones.
+const MANY: u64 = 16 * PAGE;
+
+/// What a remapping may take.
+#[derive(Clone, Copy)]
+struct Terms {
+    /// Memory of other streams, behind waits.
+    others: bool,
+    /// New pages for what is missing.
+    fresh: bool,
+    /// The pool could grow: only what pays.
+    instead: bool,
+}
 
 /// A stream whose memory is taken, pinned so that its tags stay its own.
 struct Source {
@@ -58,7 +83,7 @@ impl Pool {
         range.recycle();
         for fresh in [false, true] {
             for others in [false, true] {
-                let step = self.remap_with(&turn, range, climb, others, fresh)?;
+                let step = self.remap_with(&turn, range, climb, Terms { others, fresh, instead: false })?;
                 if !matches!(step, Step::Nothing(_)) {
                     return Ok(step);
                 }
@@ -67,17 +92,54 @@ impl Pool {
         Ok(Step::Nothing("too few whole pages are idle"))
     }
 
-    fn remap_with(
-        &self,
-        _turn: &Turn<'_>,
-        range: &VirtualRange,
-        climb: &Climb<'_>,
-        others: bool,
-        fresh: bool,
-    ) -> Result<Step> {
-        let Some(taken) = self.take_idle(range, climb, others, fresh) else { return Ok(Step::Nothing("")) };
+    /// Idle pages instead of new ones, where that pays. The caller has the turn.
+    pub(super) fn remap_instead(&self, turn: &Turn<'_>, climb: &Climb<'_>) -> Result<Step> {
+        let nothing = Ok(Step::Nothing("it does not pay"));
+        let Pages::Virtual(range) = &self.pages else { return nothing };
+        let small = self.options.prefer == Prefer::Footprint;
+        if !self.options.remap || !range.may_remap() {
+            return nothing;
+        }
+        {
+            let mut state = self.lock();
+            let (tags, stamp) = Self::stamp(&mut state, climb.asker());
+            if let Some(offset) = state.take_drained(climb.request, &tags, stamp) {
+                drop(state);
+                return Ok(Step::Served(self.pages.ptr_of(offset)));
+            }
+            let room = self.limit().saturating_sub(state.place.mapped_bytes());
+            // Mostly few pages are idle: to find that out costs less than to look at every block.
+            let idle = [SMALL, LARGE].map(|zone| state.place.whole_pages(&tags, zone, PAGE)).iter().sum::<u64>();
+            let little = !small && idle < (range.reserved() / PART).max(PAGE);
+            if little || room < Place::need(climb.request.bytes as u64, climb.request.align as u64) {
+                return nothing;
+            }
+        }
+        range.recycle();
+        for (others, fresh) in [(false, false), (true, false), (false, true), (true, true)] {
+            if others && !small {
+                continue;
+            }
+            match self.remap_with(turn, range, climb, Terms { others, fresh, instead: true }) {
+                Ok(Step::Nothing(_)) => {}
+                // What has no memory for a mapping may have some for a page.
+                Err(e) if e.is_out_of_memory() => {}
+                step => {
+                    self.plots.grew();
+                    return step;
+                }
+            }
+        }
+        nothing
+    }
+
+    fn remap_with(&self, _turn: &Turn<'_>, range: &VirtualRange, climb: &Climb<'_>, terms: Terms) -> Result<Step> {
+        let Some(taken) = self.take_idle(range, climb, terms) else { return Ok(Step::Nothing("")) };
         let mut grown = 0;
         let mapped = self.order_and_map(range, climb, &taken, &mut grown);
+        if terms.instead && matches!(mapped, Ok(true)) {
+            range.has_remapped(&taken.choice);
+        }
         let mut state = self.lock();
         let offset = match &mapped {
             Ok(true) => {
@@ -112,7 +174,7 @@ impl Pool {
     }
 
     /// Chooses idle pages and takes them out of the placer, with memory of other streams or without.
-    fn take_idle(&self, range: &VirtualRange, climb: &Climb<'_>, others: bool, fresh: bool) -> Option<Taken> {
+    fn take_idle(&self, range: &VirtualRange, climb: &Climb<'_>, terms: Terms) -> Option<Taken> {
         let request = climb.request;
         let live = climb.who.stream.is_live();
         let mut state = self.lock();
@@ -125,7 +187,7 @@ impl Pool {
         let own = climb.asker().map(|asker| state.record_of(asker));
         let State { place, records, .. } = &mut *state;
         let mut allowed = tags.clone();
-        if others {
+        if terms.others {
             if own.is_none() || !live {
                 return None;
             }
@@ -137,14 +199,22 @@ impl Pool {
                 return None;
             }
         }
-        let free = place.stretches(|tag| allowed.contains(&tag));
+        let mut free = place.stretches(|tag| allowed.contains(&tag));
         let zone = zone_of(request.bytes as u64);
+        if terms.instead {
+            // Else one page goes to and fro between a small size and a large one.
+            let own = range.zone(zone);
+            let others = free.iter().filter(|(offset, _)| !own.contains(offset)).map(|(_, bytes)| bytes).sum::<u64>();
+            free.retain(|(offset, _)| others >= MANY || own.contains(offset));
+        }
         let (need, align) = (Place::need(request.bytes as u64, request.align as u64), request.align as u64);
-        let left = if fresh { self.limit().saturating_sub(place.mapped_bytes()) } else { 0 };
+        let left = if terms.fresh { self.limit().saturating_sub(place.mapped_bytes()) } else { 0 };
         let plans = range.plans(place, zone, &tags, need, align, u64::MAX);
-        let (plan, choice) = plans
-            .into_iter()
-            .find_map(|plan| Some((plan, range.choose(&free, &plan, plan.missing(need, align), left)?)))?;
+        let (plan, choice) = plans.into_iter().find_map(|plan| {
+            let missing = plan.missing(need, align);
+            let half = if terms.instead { missing.next_multiple_of(PAGE) / 2 } else { u64::MAX };
+            Some((plan, range.choose(&free, &plan, missing, left.min(half))?))
+        })?;
         let mut pieces = place.vacate(plan.offset - plan.extends, plan.extends);
         for (offset, usable) in range.usable_of(&choice.offsets) {
             pieces.extend(place.vacate(offset, usable));

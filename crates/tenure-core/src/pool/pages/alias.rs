@@ -28,6 +28,8 @@ const MAPPINGS: usize = 128 << 10;
 pub(in crate::pool) struct Choice {
     /// Where they are, in the order in which they will lie.
     pub(in crate::pool) offsets: Vec<u64>,
+    /// In how many stretches they lie now.
+    pub(super) stretches: usize,
     /// Usable bytes of all of them.
     pub(in crate::pool) usable: u64,
     /// Bytes of new pages that are missing behind them.
@@ -91,11 +93,12 @@ impl VirtualRange {
         }
         // What is live gathers at the low end: measured, it fits a little better than to begin with the largest stretches.
         idle.sort_by_key(|(_, _, offset)| std::cmp::Reverse(*offset));
-        let mut choice = Choice { offsets: Vec::new(), usable: 0, fresh: 0 };
+        let mut choice = Choice { offsets: Vec::new(), stretches: 0, usable: 0, fresh: 0 };
         let mut rest = Vec::new();
         for (bytes, usable, offset) in idle {
             let open = missing.saturating_sub(choice.usable).next_multiple_of(PAGE);
             if usable == bytes && bytes <= open {
+                choice.stretches += usize::from(choice.offsets.last() != Some(&(offset + bytes)));
                 choice.offsets.push(offset);
                 choice.usable += usable;
             } else {
@@ -107,6 +110,7 @@ impl VirtualRange {
             // One more that is larger than what is missing, or not usable to its end: it comes last.
             let enough = rest.into_iter().filter(|(_, usable, _)| choice.usable + usable >= missing);
             if let Some((bytes, usable, offset)) = enough.min() {
+                choice.stretches += 1;
                 choice.offsets.push(offset);
                 choice.usable += usable;
                 total += bytes;

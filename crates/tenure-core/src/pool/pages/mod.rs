@@ -11,7 +11,7 @@
 //! whatever wraps it sees each of them.
 //!
 //! **Remapping** (`alias.rs`): idle handles of a virtual range are mapped a second time where a larger range is needed, and
-//! their old addresses go when nothing queued uses them any more.
+//! their old addresses go when nothing queued uses them any more. A pool that could grow does so within a budget (`budget.rs`).
 //!
 //! **Invariants**: one growth or one return at a time (the pool's turn, see `turn.rs`), so that no lock is held over a
 //! driver call; a failure at any step leaves pages, figures and device as they were.
@@ -20,6 +20,7 @@
 //! driver takes for them.
 
 mod alias;
+mod budget;
 mod chunks;
 mod virtual_range;
 

@@ -13,10 +13,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::time::Instant;
 
 use tenure_driver::{AddressRange, Device, Event, PhysicalPages, Sharing};
 
-use super::{PAGE, Plan};
+use super::budget::Budget;
+use super::{Choice, PAGE, Plan};
 use crate::error::{Error, Result};
 use crate::pool::place::{LARGE, PROVEN, Place};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +26,10 @@ use crate::sync::{Arc, Mutex};
 
 /// The largest handle, in bytes, where nothing else is asked for.
 const LARGEST: u64 = 32 << 20;
+
+/// A handle has at most this part of what a growing pool has: it moves as a whole, so that what is idle in a part of it is not
+/// to be had.
+const PART: u64 = 256;
 
 /// How many plans are weighed at most.
 const PLANS: usize = 64;
@@ -83,6 +89,8 @@ pub(in crate::pool) struct VirtualRange {
     reserved: AtomicU64,
     /// Bytes of addresses that are past.
     pub(super) past: AtomicU64,
+    /// How often its handles may be mapped again while it could grow. The turn's holder asks.
+    budget: Mutex<Budget>,
 }
 
 impl VirtualRange {
@@ -109,6 +117,7 @@ impl VirtualRange {
             users: vec![device.ordinal()],
             reserved: AtomicU64::new(0),
             past: AtomicU64::new(0),
+            budget: Mutex::new(Budget::new(Instant::now())),
         })
     }
 
@@ -164,6 +173,16 @@ impl VirtualRange {
         self.device.ordinal()
     }
 
+    /// Whether handles may be mapped again while the pool could grow.
+    pub(in crate::pool) fn may_remap(&self) -> bool {
+        self.budget.lock().allows(Instant::now())
+    }
+
+    /// These were.
+    pub(in crate::pool) fn has_remapped(&self, choice: &Choice) {
+        self.budget.lock().spend(choice.offsets.len(), choice.stretches);
+    }
+
     pub(in crate::pool) fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -175,7 +194,7 @@ impl VirtualRange {
     }
 
     /// The addresses of a zone.
-    fn zone(&self, zone: u8) -> Range<u64> {
+    pub(in crate::pool) fn zone(&self, zone: u8) -> Range<u64> {
         if zone == LARGE { 0..self.small_base } else { self.small_base..self.span() }
     }
 
@@ -232,7 +251,7 @@ impl VirtualRange {
         }
         let cap = match (self.largest, limit) {
             (0, Some(limit)) => limit / 4096,
-            (0, None) => (self.reserved() + plan.bytes) / 64,
+            (0, None) => (self.reserved() + plan.bytes) / PART,
             (largest, _) => largest,
         };
         let most = if self.largest == 0 { LARGEST } else { self.largest };
@@ -246,6 +265,7 @@ impl VirtualRange {
             return Err(e);
         }
         self.reserved.fetch_add(plan.bytes, Ordering::Relaxed);
+        self.budget.lock().created(new.len());
         let mut mapped = self.mapped.lock();
         let at = mapped.partition_point(|m| m.offset < plan.offset);
         mapped.splice(at..at, new);

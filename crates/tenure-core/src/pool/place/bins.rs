@@ -192,6 +192,17 @@ impl Bins {
         Some(self.heads[(row << SECOND) | self.steps[row].trailing_zeros() as usize])
     }
 
+    /// The blocks of `units` units, a power of two, and more.
+    pub(super) fn at_least<'a>(&'a self, blocks: &'a Blocks, units: u32) -> impl Iterator<Item = u32> + 'a {
+        let first = bin(units).0 << SECOND;
+        let any = self.rows >> bin(units).0 != 0;
+        self.heads[first..].iter().take(if any { usize::MAX } else { 0 }).flat_map(|head| {
+            std::iter::successors((*head != NIL).then_some(*head), |index| {
+                Some(blocks[*index].b).filter(|next| *next != NIL)
+            })
+        })
+    }
+
     /// Units of the largest block, 0 without one.
     pub(super) fn largest(&self, blocks: &Blocks) -> u32 {
         if self.rows == 0 {

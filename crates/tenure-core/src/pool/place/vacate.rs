@@ -50,6 +50,18 @@ impl Place {
         found
     }
 
+    /// Bytes of the whole pages of `page` bytes, a power of two, in the free blocks of `tags` in a zone. Linear in the number of
+    /// blocks of a page and more.
+    pub fn whole_pages(&self, tags: &[u32], zone: u8, page: u64) -> u64 {
+        let units = (page / UNIT) as u32;
+        let of_block = |index: u32| {
+            let block = &self.blocks[index];
+            u64::from((block.end() / units).saturating_sub(block.start.div_ceil(units)))
+        };
+        let bins = tags.iter().filter_map(|tag| self.tag_ref(*tag)).map(|tag| &tag.bins[zone as usize]);
+        bins.flat_map(|bins| bins.at_least(&self.blocks, units)).map(of_block).sum::<u64>() * page
+    }
+
     /// Takes `bytes` bytes at `offset` out of the mapped ranges, all of them free with whatever tags; what they were comes
     /// back, by address. Where something live lies among them nothing happens and the answer is empty.
     pub fn vacate(&mut self, offset: u64, bytes: u64) -> Vec<Vacated> {
