@@ -39,6 +39,9 @@ impl Place {
                 match block.state {
                     State::Free => {
                         free_seen += 1;
+                        if block.start >= self.below[block.zone as usize] {
+                            return Err(format!("free block {index} starts above where any is looked for"));
+                        }
                         tag_units[block.tag as usize] += u64::from(block.units);
                         let p = &self.blocks[previous];
                         if p.state == State::Free && p.tag == block.tag && p.zone == block.zone {
