@@ -165,6 +165,8 @@ pub struct Place {
     runs: Vec<Run>,
     /// Runs without a live slot.
     idle_runs: usize,
+    /// Those, and some that have one again or are no more: each once ([`Run::noted`]).
+    maybe_idle: Vec<u32>,
     spare_runs: Vec<u32>,
     ranges: Vec<Range>,
     lent: Lent,
@@ -235,6 +237,7 @@ impl Place {
             tags: Vec::new(),
             runs: vec![Run::spare()],
             idle_runs: 0,
+            maybe_idle: Vec::new(),
             spare_runs: Vec::new(),
             ranges: Vec::new(),
             lent: Lent::default(),
@@ -477,9 +480,8 @@ impl Place {
 
     /// Takes back pieces that are their holders', in the order of `tag`. The slots of a run are looked at together.
     pub(in crate::pool) fn give_back_many(&mut self, pieces: impl Iterator<Item = Held>, tag: u32) {
-        // As one number each, since most of the time went into comparing.
-        let mut pieces: Vec<u64> = pieces.map(|held| u64::from(held.block) << 32 | u64::from(held.slot)).collect();
-        pieces.sort_unstable();
+        let pieces = pieces.map(|held| u64::from(held.block) << 32 | u64::from(held.slot)).collect();
+        let pieces = side_by_side(pieces, |piece| (piece >> 32) as usize);
         let (block, slot) = (|piece: u64| (piece >> 32) as u32, |piece: u64| piece as u32);
         for group in pieces.chunk_by(|a, b| block(*a) == block(*b)) {
             let index = block(group[0]);
@@ -524,9 +526,36 @@ impl Place {
             let alone = entry.prev == NIL && entry.next == NIL;
             if entry.pending > 0 || !alone {
                 self.dissolve(run);
+            } else {
+                self.note_idle(run);
             }
         }
     }
+}
+
+/// The pieces of one run side by side: by the low bits of its block. Where two runs agree in these their pieces may alternate,
+/// which costs a little; to sort them would cost ten times as much as this.
+fn side_by_side(mut pieces: Vec<u64>, block: impl Fn(u64) -> usize) -> Vec<u64> {
+    const BUCKETS: usize = 256;
+    if pieces.len() < BUCKETS / 8 {
+        pieces.sort_unstable();
+        return pieces;
+    }
+    let mut at = [0usize; BUCKETS];
+    for piece in &pieces {
+        at[block(*piece) % BUCKETS] += 1;
+    }
+    let mut before = 0;
+    for bucket in &mut at {
+        before += std::mem::replace(bucket, before);
+    }
+    let mut sorted = vec![0; pieces.len()];
+    for piece in &pieces {
+        let next = &mut at[block(*piece) % BUCKETS];
+        sorted[*next] = *piece;
+        *next += 1;
+    }
+    sorted
 }
 
 /// What is known of a tag, from now on.
