@@ -143,7 +143,6 @@ impl Place {
         let pieces = self.store.take(slots);
         self.runs[run as usize].start(block, class, tag, slots, pieces);
         self.idle_runs += 1;
-        self.note_idle(run);
         let (start, tag) = {
             let entry = &mut self.blocks[block];
             (entry.state, entry.a) = (State::Run, run);
