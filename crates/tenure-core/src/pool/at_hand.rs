@@ -18,7 +18,7 @@ use super::cache::{Drawer, Hold, Lock, Which};
 use super::order::identity::this_thread;
 use super::order::{Key, Who, cur};
 use super::place::ledger::{self, Found, LIVE, WHOLE};
-use super::place::{Held, UNIT, class_and_units};
+use super::place::{Held, LARGE, UNIT, class_and_units};
 use super::{Pool, State};
 use crate::error::Error;
 use crate::resource::Request;
@@ -92,19 +92,6 @@ impl Pool {
         }
     }
 
-    /// Serves a request that the thread has nothing for from the placer, if nobody else is there.
-    pub(super) fn fetch(&self, request: &Request, key: Key, raw: RawStream) -> Option<u64> {
-        self.refill(self.cache.drawer(Lock::Try)?, request, key, raw, Lock::Try)
-    }
-
-    /// What the thread has for a request, taken out of its desk. The question whether the stream is capturing comes after,
-    /// so that it is asked once, and with no latch held.
-    #[inline]
-    pub(super) fn ready_at_hand(&self, request: &Request, key: Key) -> Option<Ready> {
-        let mut drawer = self.cache.drawer(Lock::Try)?;
-        self.ready(&mut drawer, request, key)
-    }
-
     /// Which stream a raw value is, where the thread has what is wanted of a stream that had this value. `None`: take the whole
     /// way.
     ///
@@ -155,14 +142,7 @@ impl Pool {
         self.pages.ptr_of(u64::from(held.unit) * UNIT)
     }
 
-    /// The request came to nothing.
-    #[cold]
-    pub(super) fn put_back(&self, ready: Ready, request: &Request) {
-        self.count_out(request);
-        self.lock().take_back(ready.held, ready.stamp);
-    }
-
-    #[cold]
+    #[inline(never)]
     fn refill(
         &self,
         mut drawer: Hold<'_, Drawer>,
@@ -180,10 +160,23 @@ impl Pool {
         };
         // First what waits: the placer then sees all that is free.
         drawer.post(&mut state);
-        let record = state.records.find(key)?;
-        let opened = drawer.open(key, raw, record, &mut state);
-        let tags = state.records.tags(record);
-        let ptr = self.take_or_refill(&mut drawer, &mut state, request, key, record, &tags)?;
+        // A record with a magazine here is the identity's for as long as that is open: no need to look for it.
+        let (record, opened) = match drawer.record_of(key.code()).filter(|record| state.records.is_open(*record)) {
+            Some(record) => (record, false),
+            None => {
+                let record = state.records.find(key)?;
+                (record, drawer.open(key, raw, record, &mut state))
+            }
+        };
+        let (few, all);
+        let tags: &[u32] = if let Some(tags) = state.records.few_tags(record) {
+            few = tags;
+            &few
+        } else {
+            all = state.records.tags(record);
+            &all
+        };
+        let ptr = self.take_or_refill(&mut drawer, &mut state, request, key, record, tags)?;
         drop(state);
         drawer.count_in(&self.cache.figures, counted(request));
         drop(drawer);
@@ -203,27 +196,29 @@ impl Pool {
         record: u32,
         tags: &[u32],
     ) -> Option<u64> {
-        let (class, _) = class_and_units(request.bytes as u64);
-        if class != WHOLE
-            && request.align as u64 <= UNIT
-            && let Some((held, stamp)) = drawer.refill(key.code(), class, state, tags)
-        {
-            return Some(self.hand_out(&Ready { held, class, stamp }, request));
+        let (class, units) = class_and_units(request.bytes as u64);
+        let plain = request.align as u64 <= UNIT;
+        if class != WHOLE {
+            if plain && let Some((held, stamp)) = drawer.refill(key.code(), class, state, tags) {
+                return Some(self.hand_out(&Ready { held, class, stamp }, request));
+            }
+            return Some(self.pages.ptr_of(state.take(request, tags, cur(record))?));
         }
-        if class == WHOLE
-            && request.align as u64 <= UNIT
+        if plain
             && drawer.is_crowded()
             && self.plots.may_open()
-            && let Some((held, stamp)) = drawer.till(key.code(), class_and_units(request.bytes as u64).1, state, tags)
+            && let Some((held, stamp)) = drawer.till(key.code(), units, state, tags)
         {
             return Some(self.hand_out(&Ready { held, class, stamp }, request));
         }
         // Due already: a request that was sent on comes by once more on its way to the ladder.
-        if class == WHOLE && (self.harvest_due.load(Ordering::Relaxed) || state.is_loose(request, tags)) {
+        if self.harvest_due.load(Ordering::Relaxed) || state.is_loose(request, tags) {
             self.harvest_due.store(true, Ordering::Relaxed);
             return None;
         }
-        Some(self.pages.ptr_of(state.take(request, tags, cur(record))?))
+        let align = (request.align as u64 / UNIT).max(1) as u32;
+        let unit = state.place.take_whole(units, align, tags, (WHOLE, cur(record)), request.owner, LARGE)?;
+        Some(self.pages.ptr_of(u64::from(unit) * UNIT))
     }
 
     /// The live block of exactly these bytes at `ptr`; `None` where anything about the free must be looked at.

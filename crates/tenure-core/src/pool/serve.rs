@@ -151,21 +151,6 @@ impl Pool {
     }
 }
 
-/// The short way of what the thread does not have.
-impl Pool {
-    /// Serves a request from the placer, if nobody else is there and no driver call but the question is needed.
-    #[cold]
-    fn fetch_at_hand(&self, request: &Request, who: &Who<'_>) -> Option<Result<u64, Box<Error>>> {
-        match self.check_object(who) {
-            Ok(()) => {}
-            Err(e @ Error::Device(_)) => return Some(Err(Box::new(e))),
-            // A stream that is capturing, or of another device, takes the whole way.
-            Err(_) => return None,
-        }
-        self.fetch(request, who.key?, who.stream.raw).map(Ok)
-    }
-}
-
 /// Who asks, with all that a record of it needs.
 #[derive(Clone, Copy)]
 pub(super) struct Asker {
@@ -302,17 +287,15 @@ impl MemoryResource for Pool {
         if stream.raw.is_per_thread() && threads_announced() {
             return None;
         }
-        let Some(ready) = self.ready_at_hand(request, who.key?) else {
-            return self.fetch_at_hand(request, &who);
-        };
+        let key = who.key?;
+        // Asked before the desk is touched: no lock is held over it, and nothing is to be put back.
         if stream.object.is_some()
             && let Err(e) = self.check_object(&who)
         {
-            self.put_back(ready, request);
             // A stream that is capturing, or of another device, takes the whole way.
             return if matches!(e, Error::Device(_)) { Some(Err(Box::new(e))) } else { None };
         }
-        Some(Ok(self.hand_out(&ready, request)))
+        self.take_at_hand(request, key, stream.raw, Lock::Try).map(Ok)
     }
 
     #[inline]

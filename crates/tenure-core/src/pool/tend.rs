@@ -191,7 +191,7 @@ impl Pool {
             self.plan(&state, &request, LARGE, &[tag], false)
         };
         let Some(plan) = plan else { return Ok(()) };
-        let Some(plan) = self.take_pages(plan)? else { return Ok(()) };
+        let Some(plan) = self.take_pages(plan, false)? else { return Ok(()) };
         self.note_reserved();
         let mut state = self.lock();
         // A second stream may have come meanwhile, or the only one may have a tag of its own now.

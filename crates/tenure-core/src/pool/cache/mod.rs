@@ -168,6 +168,12 @@ impl Drawer {
         self.magazines.first_mut()
     }
 
+    /// The record of an identity, as far as this desk knows it.
+    #[inline]
+    pub(super) fn record_of(&mut self, key: u64) -> Option<u32> {
+        self.magazine(key).map(|magazine| magazine.record)
+    }
+
     /// A piece of a class for an identity: held until the caller hands it out.
     #[inline(always)]
     pub(super) fn pop(&mut self, key: u64, class: usize) -> Option<(Held, u32)> {

@@ -9,6 +9,11 @@ use crate::pool::turn::Turn;
 use crate::pool::{Pool, State};
 use crate::resource::Request;
 
+/// Where threads are in each other's way, a growth takes at least this share of what is reserved,
+const CROWD_SHARE: u64 = 32;
+/// and no more than so many bytes for it: all wait while one grows.
+const CROWD_MOST: u64 = 32 << 20;
+
 impl Pool {
     pub(super) fn grow(&self, climb: &Climb<'_>) -> Result<Step> {
         let turn = self.turns.take()?;
@@ -42,7 +47,7 @@ impl Pool {
                 None => return Ok(Step::Nothing("the limit is reached")),
             }
         };
-        let plan = match self.take_pages(plan)? {
+        let plan = match self.take_pages(plan, climb.crowded)? {
             Some(plan) => plan,
             None => return Ok(Step::Nothing("there was no more to be had")),
         };
@@ -69,8 +74,8 @@ impl Pool {
     ///
     /// # Errors
     /// Any but out of memory, which is the answer `None`.
-    pub(in crate::pool) fn take_pages(&self, plan: Plan) -> Result<Option<Plan>> {
-        for plan in [self.generous(plan), Some(plan)].into_iter().flatten() {
+    pub(in crate::pool) fn take_pages(&self, plan: Plan, crowded: bool) -> Result<Option<Plan>> {
+        for plan in [self.generous(plan, crowded), Some(plan)].into_iter().flatten() {
             match self.pages.grow(plan, self.options.maximum_bytes, &self.upstream) {
                 Ok(plan) => return Ok(Some(plan)),
                 Err(e) if e.is_out_of_memory() => {}
@@ -82,10 +87,11 @@ impl Pool {
 
     /// A plan rounded up to the unit of growth and to what a growth takes at least; `None` where that changes nothing or does
     /// not fit.
-    fn generous(&self, plan: Plan) -> Option<Plan> {
+    fn generous(&self, plan: Plan, crowded: bool) -> Option<Plan> {
         let grain = if matches!(self.pages, Pages::Virtual(_)) { PAGE } else { UNIT };
         let unit = self.options.chunk_bytes.max(1);
-        let least = self.options.growth_bytes.checked_next_multiple_of(grain)?;
+        let crowd = if crowded { (self.pages.reserved() / CROWD_SHARE).min(CROWD_MOST) } else { 0 };
+        let least = self.options.growth_bytes.max(crowd).checked_next_multiple_of(grain)?;
         let left = self.limit().saturating_sub(self.lock().place.mapped_bytes());
         let bytes = plan.bytes.max(least).checked_next_multiple_of(unit)?;
         let room = match &self.pages {

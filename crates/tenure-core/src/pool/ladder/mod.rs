@@ -85,6 +85,10 @@ const CONCURRENCY: [Rung; 13] =
 const FOOTPRINT: [Rung; 13] =
     [AtHand, Harvest, Drain, Wait, Aged, Grow, Gather, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
 
+/// Threads are in each other's way, and streams were asked a moment ago: the pool grows first (`crowd.rs`).
+const CROWD: [Rung; 13] =
+    [AtHand, Drain, Aged, Grow, Harvest, Gather, Wait, Anywhere, Remap, Proof, Exchange, Siblings, Hooks];
+
 impl Rung {
     /// Its name in an out-of-memory error.
     fn name(self) -> &'static str {
@@ -176,20 +180,22 @@ impl Pool {
             harvested: false,
             drained: false,
             spared: false,
-            crowded: self.cache.drawer(Lock::Wait).is_some_and(|drawer| drawer.is_crowded()),
+            crowded: self.plots.in_turns() || self.cache.drawer(Lock::Wait).is_some_and(|drawer| drawer.is_crowded()),
             aged: false,
             proofs: 0,
             asks: 0,
             tried: Vec::new(),
         };
+        let hurried = climb.crowded && !self.plots.may_ask();
         let rungs = match self.options.prefer {
+            Prefer::Concurrency if hurried => &CROWD,
             Prefer::Concurrency => &CONCURRENCY,
             Prefer::Footprint => &FOOTPRINT,
         };
         let mut rounds = 0;
         'again: while rounds < ROUNDS {
             rounds += 1;
-            if self.harvest_due.load(Ordering::Relaxed) && self.harvest_due.swap(false, Ordering::Relaxed) {
+            if self.harvest_due.load(Ordering::Relaxed) && self.harvest_due.swap(false, Ordering::Relaxed) && !hurried {
                 climb.harvested = true;
                 if let Err(e) = self.harvest(&climb) {
                     return Err(self.failed(e, Harvest, climb));
@@ -251,17 +257,17 @@ impl Pool {
     /// What goes back before the pool grows: what threads have at hand and what they divide. A crowd gives up plots only that
     /// hardly anything is left in, and every other time its desks are left alone: the pool had better grow.
     fn to_drain(&self, climb: &mut Climb<'_>) -> Which {
-        let (plots, idle) = self.cache.plots();
         if !climb.crowded {
-            return if plots > 0 { Which::All } else { Which::Pieces };
+            return if self.cache.plots().0 > 0 { Which::All } else { Which::Pieces };
         }
         climb.spared = true;
-        if idle > 0 {
-            Which::Idle
-        } else if self.plots.may_empty() {
-            Which::Pieces
-        } else {
+        if !self.plots.may_empty() {
+            // Not even looked at: that alone stops every thread for a moment.
             Which::Left
+        } else if self.cache.plots().1 > 0 {
+            Which::Idle
+        } else {
+            Which::Pieces
         }
     }
 

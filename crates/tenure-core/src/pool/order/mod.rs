@@ -118,6 +118,12 @@ impl Records {
         if key == Key::Legacy { self.legacy } else { self.by_key.get(&key).copied() }
     }
 
+    /// Whether an identity that had this record has it still: a stream that has ended has none.
+    #[inline]
+    pub(super) fn is_open(&self, record: u32) -> bool {
+        self.get(record).is_some_and(|record| !record.closed)
+    }
+
     /// The record that a live block is stamped with.
     #[inline]
     pub(super) fn of_stamp(&self, stamp: u32) -> Option<(u32, &Record)> {
@@ -228,6 +234,14 @@ impl Records {
             }
         }
         tags
+    }
+
+    /// [`Records::tags`] of a stream that waits for no other, which most do not.
+    #[inline]
+    pub(super) fn few_tags(&self, record: u32) -> Option<[u32; 3]> {
+        let entry = self.get(record).filter(|entry| entry.waits.is_empty())?;
+        entry.seen.set(true);
+        Some([cur(record), sealed(record), PROVEN])
     }
 
     /// Whether what a record has sealed is what this event covers.

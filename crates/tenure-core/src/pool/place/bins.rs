@@ -14,7 +14,7 @@
 //!
 //! **Cost**: insert and remove are constant; a search looks at two words and at most [`WALK`] blocks of a list.
 
-use super::block::{Blocks, MIN_LARGE, NIL, State};
+use super::block::{Blocks, MIN_LARGE, NIL};
 
 /// Bits of the second level.
 const SECOND: u32 = 5;
@@ -29,7 +29,7 @@ const WALK: usize = 8;
 pub(super) struct Bins {
     rows: u32,
     steps: [u32; ROWS],
-    heads: Box<[u32; ROWS << SECOND]>,
+    heads: [u32; ROWS << SECOND],
     slivers: u32,
     /// Units in all lists.
     pub(super) units: u64,
@@ -46,36 +46,25 @@ fn bin(units: u32) -> (usize, usize) {
 
 impl Bins {
     pub(super) fn new() -> Self {
-        Self { rows: 0, steps: [0; ROWS], heads: Box::new([NIL; ROWS << SECOND]), slivers: NIL, units: 0, count: 0 }
-    }
-
-    /// The head of the list for `units` units.
-    #[inline]
-    fn head(&mut self, units: u32) -> &mut u32 {
-        if units < MIN_LARGE {
-            return &mut self.slivers;
-        }
-        let (row, step) = bin(units);
-        &mut self.heads[(row << SECOND) | step]
+        Self { rows: 0, steps: [0; ROWS], heads: [NIL; ROWS << SECOND], slivers: NIL, units: 0, count: 0 }
     }
 
     /// Puts a free block first in its list.
     #[inline]
     pub(super) fn insert(&mut self, blocks: &mut Blocks, index: u32) {
         let units = blocks[index].units;
-        let head = self.head(units);
-        let next = *head;
-        *head = index;
-        blocks[index].a = NIL;
-        blocks[index].b = next;
-        if next != NIL {
-            blocks[next].a = index;
-        }
-        if units >= MIN_LARGE {
+        let head = if units >= MIN_LARGE {
             let (row, step) = bin(units);
             self.rows |= 1 << row;
             self.steps[row] |= 1 << step;
-        }
+            &mut self.heads[(row << SECOND) | step]
+        } else {
+            &mut self.slivers
+        };
+        let next = std::mem::replace(head, index);
+        let block = &mut blocks[index];
+        (block.a, block.b) = (NIL, next);
+        blocks[next].a = index;
         self.units += u64::from(units);
         self.count += 1;
     }
@@ -84,20 +73,18 @@ impl Bins {
     #[inline]
     pub(super) fn remove(&mut self, blocks: &mut Blocks, index: u32) {
         let (units, previous, next) = (blocks[index].units, blocks[index].a, blocks[index].b);
-        if next != NIL {
-            blocks[next].a = previous;
-        }
+        blocks[next].a = previous;
         if previous != NIL {
             blocks[previous].b = next;
-        } else {
-            *self.head(units) = next;
-            if next == NIL && units >= MIN_LARGE {
-                let (row, step) = bin(units);
+        } else if units >= MIN_LARGE {
+            let (row, step) = bin(units);
+            self.heads[(row << SECOND) | step] = next;
+            if next == NIL {
                 self.steps[row] &= !(1 << step);
-                if self.steps[row] == 0 {
-                    self.rows &= !(1 << row);
-                }
+                self.rows &= !(u32::from(self.steps[row] == 0) << row);
             }
+        } else {
+            self.slivers = next;
         }
         self.units -= u64::from(units);
         self.count -= 1;
@@ -157,27 +144,41 @@ impl Bins {
         last: &mut Option<u32>,
         most: usize,
     ) -> Option<u32> {
-        let mut best: Option<(u32, u32, u32)> = None;
+        let best = self.tightest(blocks, list, units, align, most, |_| true)?;
+        if !blocks.ends_range(best) {
+            return Some(best);
+        }
+        last.get_or_insert(best);
+        self.tightest(blocks, list, units, align, most, |index| !blocks.ends_range(index))
+    }
+
+    /// The smallest block of a list that fits, the lowest among equals. Of the first only `most` blocks are looked at, and of
+    /// their neighbours none: each would be a line of memory more.
+    #[inline(always)]
+    fn tightest(
+        &self,
+        blocks: &Blocks,
+        list: usize,
+        units: u32,
+        align: u32,
+        most: usize,
+        may: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let (mut best, mut found) = (u64::MAX, NIL);
         let mut index = self.heads[list];
         for _ in 0..most {
             if index == NIL {
                 break;
             }
             let block = &blocks[index];
-            let skip = block.start.next_multiple_of(align) - block.start;
-            if block.units >= units && block.units - units >= skip {
-                let key = (block.units, block.start, index);
-                if best.is_none_or(|b| key < b) {
-                    if blocks[block.next].state == State::Sentinel {
-                        last.get_or_insert(index);
-                    } else {
-                        best = Some(key);
-                    }
-                }
+            let skip = block.start.wrapping_neg() & (align - 1);
+            let key = u64::from(block.units) << 32 | u64::from(block.start);
+            if u64::from(block.units) >= u64::from(units) + u64::from(skip) && key < best && may(index) {
+                (best, found) = (key, index);
             }
             index = block.b;
         }
-        best.map(|(_, _, index)| index)
+        (found != NIL).then_some(found)
     }
 
     /// Some block, or `None` when there is none; for emptying.

@@ -73,7 +73,7 @@ impl Block {
     }
 }
 
-/// All blocks of a placer.
+/// All blocks of a placer. The entry of [`NIL`] is nobody's: its links may say anything, so that linking asks for no end.
 pub(super) struct Blocks {
     entries: Vec<Block>,
     spare: u32,
@@ -107,42 +107,42 @@ impl Blocks {
             self[index] = block;
             index
         } else {
-            self.entries.push(block);
-            (self.entries.len() - 1) as u32
+            self.grow(block)
         };
-        if prev != NIL {
-            self[prev].next = index;
-        }
-        if next != NIL {
-            self[next].prev = index;
-        }
+        self[prev].next = index;
+        self[next].prev = index;
         index
+    }
+
+    #[cold]
+    fn grow(&mut self, block: Block) -> u32 {
+        self.entries.push(block);
+        (self.entries.len() - 1) as u32
     }
 
     /// Puts an entry that has no place between `prev` and `next`.
     #[expect(clippy::too_many_arguments, reason = "as `add`")]
     pub(super) fn place(&mut self, index: u32, start: u32, units: u32, prev: u32, next: u32, zone: u8, state: State) {
         self[index] = Block { start, units, prev, next, state, zone, ..EMPTY };
-        if prev != NIL {
-            self[prev].next = index;
-        }
-        if next != NIL {
-            self[next].prev = index;
-        }
+        self[prev].next = index;
+        self[next].prev = index;
     }
 
     /// Takes an entry out of the chain of addresses and back to the spare ones.
     #[inline]
     pub(super) fn remove(&mut self, index: u32) {
         let Block { prev, next, .. } = self[index];
-        if prev != NIL {
-            self[prev].next = next;
-        }
-        if next != NIL {
-            self[next].prev = prev;
-        }
-        self[index] = Block { next: self.spare, ..EMPTY };
-        self.spare = index;
+        self[prev].next = next;
+        self[next].prev = prev;
+        let spare = std::mem::replace(&mut self.spare, index);
+        let block = &mut self[index];
+        (block.state, block.next) = (State::Spare, spare);
+    }
+
+    /// Whether a block is the last of its range.
+    #[inline]
+    pub(super) fn ends_range(&self, index: u32) -> bool {
+        self[self[index].next].state == State::Sentinel
     }
 
     /// Number of entries ever made, for checks.

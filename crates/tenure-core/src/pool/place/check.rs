@@ -39,6 +39,9 @@ impl Place {
                 match block.state {
                     State::Free => {
                         free_seen += 1;
+                        if block.start >= self.below[block.zone as usize] {
+                            return Err(format!("free block {index} starts above where any is looked for"));
+                        }
                         tag_units[block.tag as usize] += u64::from(block.units);
                         let p = &self.blocks[previous];
                         if p.state == State::Free && p.tag == block.tag && p.zone == block.zone {
@@ -85,6 +88,9 @@ impl Place {
                         }
                         if ledger::state_of(self.ledger.piece(index).word()) != RUN {
                             return Err(format!("block {index} is a run, and the ledger does not say so"));
+                        }
+                        if run.live == 0 && !run.noted {
+                            return Err(format!("run {} has no live slot, and nobody would look for it", block.a));
                         }
                         let listed = self.listed(run.tag, run.class as usize, block.a);
                         if listed != (run.free_count() > 0) {
@@ -171,6 +177,10 @@ impl Place {
             if found != counted {
                 return Err(format!("{what}: found {found}, counted {counted}"));
             }
+        }
+        let noted = self.runs.iter().filter(|r| r.noted).count();
+        if noted != self.maybe_idle.len() {
+            return Err(format!("{noted} runs are noted, {} listed", self.maybe_idle.len()));
         }
         if map != starts {
             return Err("the granule map does not name exactly the live blocks and runs".to_owned());

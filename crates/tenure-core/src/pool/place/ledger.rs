@@ -128,6 +128,7 @@ impl Ledger {
     }
 
     /// Makes room for the line of a block. Under the pool's lock.
+    #[cold]
     pub(super) fn make_room(&self, index: u32) {
         let (segment, _) = segment(index);
         let Some(place) = self.segments.get(segment) else { return };
@@ -151,6 +152,15 @@ impl Ledger {
         line.span.store(u64::from(start) << 32 | u64::from(units), Ordering::Relaxed);
         line.owner.store(owner, Ordering::Relaxed);
         line.word.store(word, Ordering::Release);
+    }
+
+    /// [`Ledger::begin_block`] of a block whose line may be the first of its segment. Under the pool's lock.
+    #[inline]
+    pub(super) fn begin_any(&self, index: u32, start: u32, units: u32, word: u64, owner: u64) {
+        if self.line(index).is_none() {
+            self.make_room(index);
+        }
+        self.begin_block(index, start, units, word, owner);
     }
 
     /// A block becomes a run with these slots, or stops being one (`slots` is `None`).

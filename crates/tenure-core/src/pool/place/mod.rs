@@ -29,6 +29,7 @@
 mod bins;
 mod block;
 mod check;
+mod free;
 mod granule;
 pub(in crate::pool) mod ledger;
 mod lend;
@@ -164,6 +165,8 @@ pub struct Place {
     runs: Vec<Run>,
     /// Runs without a live slot.
     idle_runs: usize,
+    /// Those, and some that have one again or are no more: each once ([`Run::noted`]).
+    maybe_idle: Vec<u32>,
     spare_runs: Vec<u32>,
     ranges: Vec<Range>,
     lent: Lent,
@@ -175,6 +178,8 @@ pub struct Place {
     mapped_units: u64,
     /// Offsets from here on belong to the small zone for good; below, the small zone only borrows.
     small_base: u32,
+    /// By zone: no free block starts here or above. Where the small zone looks for what it may borrow ([`Place::feed`]).
+    below: [u32; 2],
 }
 
 /// The zone of large blocks.
@@ -232,6 +237,7 @@ impl Place {
             tags: Vec::new(),
             runs: vec![Run::spare()],
             idle_runs: 0,
+            maybe_idle: Vec::new(),
             spare_runs: Vec::new(),
             ranges: Vec::new(),
             lent: Lent::default(),
@@ -241,6 +247,7 @@ impl Place {
             live_count: 0,
             mapped_units: 0,
             small_base: (small_base / UNIT).min(u64::from(u32::MAX)) as u32,
+            below: [0; 2],
         }
     }
 
@@ -297,11 +304,7 @@ impl Place {
 
     #[inline]
     fn tag(&mut self, tag: u32) -> &mut Tag {
-        let index = tag as usize;
-        if index >= self.tags.len() {
-            self.tags.resize_with(index + 1, || None);
-        }
-        self.tags[index].get_or_insert_with(new_tag)
+        known(&mut self.tags, tag)
     }
 
     /// Finds memory among the free blocks that carry one of `tags`, in that order of preference, and books it. `stamp`
@@ -318,17 +321,28 @@ impl Place {
         } else {
             let units = u32::try_from(units).ok()?;
             let class = if units <= MAX_SMALL { class_of(units.max(1)) } else { WHOLE };
-            let index = self.carve(units.max(MIN_LARGE), align, tags, zone)?;
-            let block = &mut self.blocks[index];
-            block.state = State::Live;
-            let (start, units) = (block.start, block.units);
-            self.ledger.make_room(index);
-            self.ledger.begin_block(index, start, units, ledger::word(LIVE, class, start, stamp), owner);
-            self.map.set(start, index);
-            self.note_live(start, units, stamp, zone);
-            start
+            self.take_whole(units.max(MIN_LARGE), align, tags, (class, stamp), owner, zone)?
         };
         Some(u64::from(offset) * UNIT)
+    }
+
+    /// [`Place::allocate`] of a block of its own, in units; the first one of it. What it is booked as: its class and the stamp.
+    #[inline]
+    pub(in crate::pool) fn take_whole(
+        &mut self,
+        units: u32,
+        align: u32,
+        tags: &[u32],
+        (class, stamp): (usize, u32),
+        owner: u64,
+        zone: u8,
+    ) -> Option<u32> {
+        let index = self.carve(units, align, tags, zone)?;
+        let start = self.blocks[index].start;
+        self.ledger.begin_any(index, start, units, ledger::word(LIVE, class, start, stamp), owner);
+        self.map.set(start, index);
+        self.note_live(start, units, stamp, zone);
+        Some(start)
     }
 
     #[inline]
@@ -354,85 +368,6 @@ impl Place {
         let fits =
             tags.iter().filter_map(|tag| self.tag_ref(*tag)?.bins[LARGE as usize].fit(&self.blocks, units, align));
         fits.map(|index| u64::from(self.blocks[index].units - units) * UNIT).min()
-    }
-
-    /// Takes `units` units at a multiple of `align` out of the free blocks of `tags` in `zone`: out of its list, in no
-    /// state yet. The tightest block wins; among equals the tag that comes first, then the lowest address.
-    fn carve(&mut self, units: u32, align: u32, tags: &[u32], zone: u8) -> Option<u32> {
-        let mut best: Option<(u32, u32)> = None;
-        for tag in tags {
-            let Some(Some(entry)) = self.tags.get(*tag as usize) else { continue };
-            let Some(index) = entry.bins[zone as usize].fit(&self.blocks, units, align) else { continue };
-            if best.is_none_or(|(size, _)| self.blocks[index].units < size) {
-                best = Some((self.blocks[index].units, index));
-            }
-        }
-        let index = match best {
-            Some((_, index)) => index,
-            None => tags
-                .iter()
-                .find_map(|tag| self.tag_ref(*tag)?.bins[zone as usize].fit_far(&self.blocks, units, align))?,
-        };
-        self.remove_free(index);
-        let (start, end, tag) = (self.blocks[index].start, self.blocks[index].end(), self.blocks[index].tag);
-        // What the small zone borrows comes from the high end downward; so do its runs, and what is left of one loan
-        // touches the next.
-        let downward = zone == SMALL && start < self.small_base;
-        let first = if downward { (end - units) / align * align } else { start.next_multiple_of(align) };
-        if first > start {
-            // The front goes back; its neighbour before is live or has another tag, so it merges with nothing.
-            let prev = self.blocks[index].prev;
-            let front = self.blocks.add(start, first - start, prev, index, tag, zone, State::Free);
-            self.insert_free(front);
-        }
-        if end > first + units {
-            let next = self.blocks[index].next;
-            let back = self.blocks.add(first + units, end - first - units, index, next, tag, zone, State::Free);
-            self.insert_free(back);
-        }
-        let block = &mut self.blocks[index];
-        (block.start, block.units) = (first, units);
-        Some(index)
-    }
-
-    #[inline]
-    fn insert_free(&mut self, index: u32) {
-        let (tag, zone) = (self.blocks[index].tag, self.blocks[index].zone);
-        self.tag(tag);
-        if let Some(Some(entry)) = self.tags.get_mut(tag as usize) {
-            entry.bins[zone as usize].insert(&mut self.blocks, index);
-        }
-    }
-
-    #[inline]
-    fn remove_free(&mut self, index: u32) {
-        let (tag, zone) = (self.blocks[index].tag, self.blocks[index].zone);
-        if let Some(Some(entry)) = self.tags.get_mut(tag as usize) {
-            entry.bins[zone as usize].remove(&mut self.blocks, index);
-        }
-    }
-
-    /// Makes a block free with `tag`, merged with its neighbours of the same tag.
-    #[inline]
-    fn release(&mut self, index: u32, tag: u32) -> u32 {
-        let (prev, next, zone) = (self.blocks[index].prev, self.blocks[index].next, self.blocks[index].zone);
-        let block = &mut self.blocks[index];
-        (block.state, block.tag) = (State::Free, tag);
-        let merges = |b: &block::Block| b.state == State::Free && b.tag == tag && b.zone == zone;
-        let mut index = index;
-        if merges(&self.blocks[next]) {
-            self.remove_free(next);
-            self.blocks[index].units += self.blocks[next].units;
-            self.blocks.remove(next);
-        }
-        if merges(&self.blocks[prev]) {
-            self.remove_free(prev);
-            self.blocks[prev].units += self.blocks[index].units;
-            self.blocks.remove(index);
-            index = prev;
-        }
-        self.insert_free(index);
-        index
     }
 
     /// The live block that starts at `offset`.
@@ -520,9 +455,6 @@ impl Place {
     /// Frees a piece that is its holder's.
     #[inline]
     fn give(&mut self, index: u32, slot: u32, tag: u32) {
-        let word = self.piece_of(index, slot).word();
-        debug_assert_eq!(ledger::state_of(word), ledger::HELD, "block {index}, slot {slot}");
-        let stamp = ledger::stamp_of(word);
         let block = &self.blocks[index];
         if slot == NO_SLOT {
             if block.state == State::Line {
@@ -530,22 +462,26 @@ impl Place {
                 return;
             }
             let (start, units) = (block.start, block.units);
-            self.ledger.piece(index).set(ledger::FREE, 0);
+            let piece = self.ledger.piece(index);
+            let word = piece.word();
+            debug_assert_eq!(ledger::state_of(word), ledger::HELD, "block {index}");
+            piece.set(ledger::FREE, 0);
             self.map.clear(start);
-            self.note_dead(units, stamp);
+            self.note_dead(units, ledger::stamp_of(word));
             self.release(index, tag);
             return;
         }
+        let word = self.piece_of(index, slot).word();
+        debug_assert_eq!(ledger::state_of(word), ledger::HELD, "block {index}, slot {slot}");
         let run = block.a;
         let slots = [slot];
-        self.give_slots(run, &slots, |slot| *slot, stamp, tag);
+        self.give_slots(run, &slots, |slot| *slot, ledger::stamp_of(word), tag);
     }
 
     /// Takes back pieces that are their holders', in the order of `tag`. The slots of a run are looked at together.
     pub(in crate::pool) fn give_back_many(&mut self, pieces: impl Iterator<Item = Held>, tag: u32) {
-        // As one number each, since most of the time went into comparing.
-        let mut pieces: Vec<u64> = pieces.map(|held| u64::from(held.block) << 32 | u64::from(held.slot)).collect();
-        pieces.sort_unstable();
+        let pieces = pieces.map(|held| u64::from(held.block) << 32 | u64::from(held.slot)).collect();
+        let pieces = side_by_side(pieces, |piece| (piece >> 32) as usize);
         let (block, slot) = (|piece: u64| (piece >> 32) as u32, |piece: u64| piece as u32);
         for group in pieces.chunk_by(|a, b| block(*a) == block(*b)) {
             let index = block(group[0]);
@@ -590,9 +526,46 @@ impl Place {
             let alone = entry.prev == NIL && entry.next == NIL;
             if entry.pending > 0 || !alone {
                 self.dissolve(run);
+            } else {
+                self.note_idle(run);
             }
         }
     }
+}
+
+/// The pieces of one run side by side: by the low bits of its block. Where two runs agree in these their pieces may alternate,
+/// which costs a little; to sort them would cost ten times as much as this.
+fn side_by_side(mut pieces: Vec<u64>, block: impl Fn(u64) -> usize) -> Vec<u64> {
+    const BUCKETS: usize = 256;
+    if pieces.len() < BUCKETS / 8 {
+        pieces.sort_unstable();
+        return pieces;
+    }
+    let mut at = [0usize; BUCKETS];
+    for piece in &pieces {
+        at[block(*piece) % BUCKETS] += 1;
+    }
+    let mut before = 0;
+    for bucket in &mut at {
+        before += std::mem::replace(bucket, before);
+    }
+    let mut sorted = vec![0; pieces.len()];
+    for piece in &pieces {
+        let next = &mut at[block(*piece) % BUCKETS];
+        sorted[*next] = *piece;
+        *next += 1;
+    }
+    sorted
+}
+
+/// What is known of a tag, from now on.
+#[inline]
+fn known(tags: &mut Vec<Option<Box<Tag>>>, tag: u32) -> &mut Tag {
+    let index = tag as usize;
+    if index >= tags.len() {
+        tags.resize_with(index + 1, || None);
+    }
+    tags[index].get_or_insert_with(new_tag)
 }
 
 #[cold]

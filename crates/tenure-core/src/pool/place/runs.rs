@@ -101,6 +101,8 @@ pub(super) struct Run {
     pub(super) live: u32,
     /// Freed by others.
     pub(super) pending: u32,
+    /// Among those that may be without a live slot: of the entry, whatever run it is.
+    pub(super) noted: bool,
     free: [u64; (MAX_SLOTS / 64) as usize],
     /// Number of slots.
     count: u32,
@@ -117,6 +119,7 @@ impl Run {
             next: NIL,
             live: 0,
             pending: 0,
+            noted: false,
             free: [0; (MAX_SLOTS / 64) as usize],
             count: 0,
             slots: Slots::none(),

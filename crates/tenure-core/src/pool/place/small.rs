@@ -1,7 +1,7 @@
 //! Serving small sizes from runs: finding a slot, making a run, taking it apart.
 //!
 //! See [`super::runs`] for what a run is. What is here moves runs between the lists of their tag and blocks between runs
-//! and bins; it is constant but for [`Place::drain`], which looks at every run where one is empty.
+//! and bins; it is constant but for [`Place::drain`], which is linear in the runs that were emptied since.
 
 use super::block::{NIL, State};
 use super::ledger::{self, HELD, LIVE};
@@ -226,16 +226,28 @@ impl Place {
         self.spare_runs.push(run);
     }
 
+    /// A run without a live slot is kept: [`Place::drain`] will want it.
+    #[inline]
+    pub(super) fn note_idle(&mut self, run: u32) {
+        if !std::mem::replace(&mut self.runs[run as usize].noted, true) {
+            self.maybe_idle.push(run);
+        }
+    }
+
     /// Gives back the empty runs that are kept for the next request of their class; true when there was one.
     pub fn drain(&mut self) -> bool {
         let any = self.idle_runs > 0;
-        let mut run = 0;
-        while self.idle_runs > 0 && run + 1 < self.runs.len() {
-            run += 1;
-            let entry = &self.runs[run];
-            if entry.block != NIL && entry.live == 0 {
-                self.dissolve(run as u32);
+        if any {
+            let mut noted = std::mem::take(&mut self.maybe_idle);
+            noted.sort_unstable();
+            for run in noted.drain(..) {
+                let entry = &mut self.runs[run as usize];
+                entry.noted = false;
+                if entry.block != NIL && entry.live == 0 {
+                    self.dissolve(run);
+                }
             }
+            self.maybe_idle = noted;
         }
         any
     }

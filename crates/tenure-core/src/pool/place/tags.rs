@@ -5,6 +5,7 @@
 
 use super::bins::Bins;
 use super::block::{self, NIL, State};
+use super::ranges::Range;
 use super::runs::class_units;
 use super::{LARGE, PROVEN, Place, SMALL, UNIT};
 
@@ -13,18 +14,24 @@ impl Place {
     /// gather at one end of the range instead of standing in its middle.
     pub fn feed(&mut self, bytes: u64, tags: &[u32]) -> bool {
         let units = (bytes / UNIT) as u32;
-        let fits =
-            |b: &block::Block| b.state == State::Free && b.zone == LARGE && tags.contains(&b.tag) && b.units >= units;
-        let mut best = None;
-        for range in &self.ranges {
-            let mut index = self.blocks[range.tail].prev;
-            while index != range.head && !fits(&self.blocks[index]) {
-                index = self.blocks[index].prev;
-            }
-            if index != range.head {
-                best = Some(index);
+        let is_free = |b: &block::Block| b.state == State::Free && b.zone == LARGE;
+        // From the highest free block downward; what lies above is the small zone's, and may be many blocks.
+        let (mut best, mut highest) = (None, 0);
+        'ranges: for range in self.ranges.iter().rev().filter(|range| range.start < self.below[LARGE as usize]) {
+            let mut index = self.last_before(range, self.below[LARGE as usize]);
+            while index != range.head {
+                let block = &self.blocks[index];
+                if is_free(block) {
+                    highest = highest.max(block.start + 1);
+                    if tags.contains(&block.tag) && block.units >= units {
+                        best = Some(index);
+                        break 'ranges;
+                    }
+                }
+                index = block.prev;
             }
         }
+        self.below[LARGE as usize] = highest;
         let Some(index) = best else { return false };
         self.remove_free(index);
         let (tag, end, next) = (self.blocks[index].tag, self.blocks[index].end(), self.blocks[index].next);
@@ -38,6 +45,25 @@ impl Place {
             self.release(index, tag);
         }
         true
+    }
+
+    /// The last block of a range that starts below a unit; its head where there is none.
+    fn last_before(&self, range: &Range, unit: u32) -> u32 {
+        if range.end <= unit {
+            return self.blocks[range.tail].prev;
+        }
+        // The nearest that is in use, and what is free behind it.
+        let mut index = match self.map.at_or_before(unit) {
+            Some(index) if self.blocks[index].start >= range.start => index,
+            _ => range.head,
+        };
+        while index != range.head && self.blocks[index].start >= unit {
+            index = self.blocks[index].prev;
+        }
+        while self.blocks[self.blocks[index].next].start < unit {
+            index = self.blocks[index].next;
+        }
+        index
     }
 
     /// [`Place::drain`], and free memory that the small zone borrowed goes back to the large one where no small piece
