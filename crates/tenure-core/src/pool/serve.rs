@@ -23,6 +23,7 @@ use crate::resource::batch::deallocate_each;
 use crate::resource::{Batch, Block, Freed, Info, Live, MemoryResource, Properties, Request, Resource};
 use crate::sharing::{Kinds, Parts};
 use crate::stream::StreamRef;
+use crate::thread::{self, Local};
 use crate::tools::heaps;
 
 impl Pool {
@@ -232,7 +233,7 @@ impl Pool {
 
     #[inline]
     pub(super) fn take_back(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
-        if self.keep_at_hand(ptr, request, stream, Lock::Wait) {
+        if thread::with(|here| self.keep_at_hand(ptr, request, stream, here, Lock::Wait)) {
             return Ok(());
         }
         if self.is_outside(ptr) {
@@ -291,7 +292,12 @@ impl MemoryResource for Pool {
     }
 
     #[inline]
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
         let who = match Who::known(stream) {
             Some(who) => who,
             None => match self.ask_for_ready(request, stream)? {
@@ -302,7 +308,7 @@ impl MemoryResource for Pool {
         if stream.raw.is_per_thread() && threads_announced() {
             return None;
         }
-        let Some(ready) = self.ready_at_hand(request, who.key?) else {
+        let Some(ready) = self.ready_at_hand(request, who.key?, here) else {
             return self.fetch_at_hand(request, &who);
         };
         if stream.object.is_some()
@@ -316,8 +322,8 @@ impl MemoryResource for Pool {
     }
 
     #[inline]
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        self.keep_at_hand(ptr, request, stream, Lock::Try)
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+        self.keep_at_hand(ptr, request, stream, here, Lock::Try)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
@@ -342,7 +348,7 @@ impl MemoryResource for Pool {
     }
 
     fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
-        if self.keep_at_hand(ptr, request, stream, Lock::Try) {
+        if thread::with(|here| self.keep_at_hand(ptr, request, stream, here, Lock::Try)) {
             return Ok(());
         }
         if self.is_outside(ptr) {
