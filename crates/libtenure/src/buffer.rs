@@ -7,6 +7,7 @@ use tenure_core::buffer::{Buffer, Foreign};
 use tenure_core::error::{Error, Result};
 use tenure_core::resource::registry;
 use tenure_core::stream::{StreamHold, StreamRef};
+use tenure_core::thread::{self, Local};
 
 use crate::guard::{exports, set};
 use crate::handles::{
@@ -54,6 +55,7 @@ unsafe fn create_at_hand(
     resource: tenure_resource,
     out: *mut tenure_buffer,
     may_ask: bool,
+    here: &Local,
 ) -> Option<tenure_status> {
     // SAFETY: by this function's contract.
     let (out, home) = (unsafe { out.as_mut() }?, unsafe { kept_if_right(given) }?);
@@ -61,8 +63,8 @@ unsafe fn create_at_hand(
         return None;
     }
     let named = named_if_right(resource)?;
-    let made = match Buffer::block_at_hand(bytes, or_default(alignment), &home, &named)? {
-        Ok(block) => BUFFERS.insert_with(|| Buffer::of_block(&block, home, named.light())),
+    let made = match Buffer::block_at_hand(bytes, or_default(alignment), &home, &named, here)? {
+        Ok(block) => BUFFERS.insert_with(|| Buffer::of_block(&block, home, named.light_of(here))),
         Err(error) => Err(*error),
     };
     Some(match made {
@@ -85,6 +87,7 @@ unsafe fn create_of_current_at_hand(
     alignment: usize,
     given: tenure_stream,
     out: *mut tenure_buffer,
+    here: &Local,
 ) -> Option<tenure_status> {
     // SAFETY: by this function's contract.
     let (out, home) = (unsafe { out.as_mut() }?, unsafe { kept_if_right(given) }?);
@@ -94,7 +97,7 @@ unsafe fn create_of_current_at_hand(
     let device = home.as_carried().device().ok()??;
     let status = registry::without_waiting(|| {
         let light = tenure_core::current::get_at_hand(device)?;
-        let made = match Buffer::block_at_hand(bytes, or_default(alignment), &home, &light)? {
+        let made = match Buffer::block_at_hand(bytes, or_default(alignment), &home, &light, here)? {
             Ok(block) => BUFFERS.insert_with(|| Buffer::of_block(&block, home, light)),
             Err(error) => Err(*error),
         };
@@ -111,7 +114,7 @@ exports! { guard:
         bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
     ) first {
         // SAFETY: by the contract of the C ABI.
-        unsafe { create_at_hand(bytes, alignment, given, resource, out, true) }
+        thread::with(|here| unsafe { create_at_hand(bytes, alignment, given, resource, out, true, here) })
     } {
         writable(out)?;
         let home = stream(given)?;
@@ -316,13 +319,13 @@ exports! { try guard:
         bytes: usize, alignment: usize, given: tenure_stream, resource: tenure_resource, out: *mut tenure_buffer,
     ) first {
         // SAFETY: by the contract of the C ABI.
-        unsafe {
+        thread::with(|here| unsafe {
             if resource == TENURE_RESOURCE_CURRENT {
-                create_of_current_at_hand(bytes, alignment, given, out)
+                create_of_current_at_hand(bytes, alignment, given, out, here)
             } else {
-                create_at_hand(bytes, alignment, given, resource, out, false)
+                create_at_hand(bytes, alignment, given, resource, out, false, here)
             }
-        }
+        })
     } {
         writable(out)?;
         let home = stream(given)?;

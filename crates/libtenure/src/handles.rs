@@ -9,11 +9,12 @@ use std::mem::ManuallyDrop;
 
 use tenure_abi::*;
 use tenure_core::buffer::Buffer;
+use tenure_core::chunks::Chunks;
 use tenure_core::error::{Error, Payload, Result};
 use tenure_core::resource::{Light, Named, Properties, Resource};
 use tenure_core::stream::{StreamHold, StreamObject, StreamRef};
 use tenure_core::sync::atomic::{AtomicPtr, Ordering};
-use tenure_core::sync::{Arc, OnceCell, Weak};
+use tenure_core::sync::{Arc, Weak};
 use tenure_driver::{RawStream, process};
 
 use crate::slab::{MANY, Slab};
@@ -190,7 +191,7 @@ pub(crate) unsafe fn carried<'a>(given: tenure_stream) -> Result<StreamRef<'a>> 
 ///
 /// # Safety
 /// As there.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn carried_if_right<'a>(given: tenure_stream) -> Option<StreamRef<'a>> {
     // SAFETY: by this function's contract.
     let raw = unsafe { RawStream::from_raw(given.raw) };
@@ -210,7 +211,7 @@ pub(crate) unsafe fn carried_if_right<'a>(given: tenure_stream) -> Option<Stream
 ///
 /// # Safety
 /// As for [`carried`].
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn kept_if_right(given: tenure_stream) -> Option<StreamHold> {
     // SAFETY: by this function's contract.
     let stream = unsafe { carried_if_right(given) }?;
@@ -224,32 +225,28 @@ pub(crate) unsafe fn kept_if_right(given: tenure_stream) -> Option<StreamHold> {
 }
 
 /// The resource of a reference, where that is alive and named as usual.
-#[inline]
+#[inline(always)]
 pub(crate) fn named_if_right(resource: tenure_resource) -> Option<Named> {
     Named::borrowed(resource & !LIGHT)
 }
 
 /// Where the stream objects are, by the index in their handles: read without a lock.
-struct Pointers([OnceCell<Box<[AtomicPtr<StreamObject>]>>; POINTER_CHUNKS]);
+struct Pointers(Chunks<AtomicPtr<StreamObject>, 256, MANY>);
 
-const POINTER_CHUNK: usize = 256;
-const POINTER_CHUNKS: usize = 1 << 16;
-
-static POINTERS: Pointers = Pointers([const { OnceCell::new() }; POINTER_CHUNKS]);
+static POINTERS: Pointers = Pointers(Chunks::new());
 
 impl Pointers {
-    #[inline]
+    #[inline(always)]
     fn get(&self, handle: u64) -> Option<*const StreamObject> {
-        let index = STREAMS.index(handle)?;
-        let at = self.0.get(index / POINTER_CHUNK)?.get()?.get(index % POINTER_CHUNK)?;
-        Some(at.load(Ordering::Acquire).cast_const()).filter(|object| !object.is_null())
+        let object = self.0.get(STREAMS.index(handle)?)?.load(Ordering::Acquire);
+        (!object.is_null()).then_some(object.cast_const())
     }
 
     fn set(&self, handle: u64, object: *const StreamObject) {
-        let Some(index) = STREAMS.index(handle) else { return };
-        let Some(chunk) = self.0.get(index / POINTER_CHUNK) else { return };
-        let chunk = chunk.get_or_init(|| (0..POINTER_CHUNK).map(|_| AtomicPtr::default()).collect());
-        chunk[index % POINTER_CHUNK].store(object.cast_mut(), Ordering::Release);
+        let place = STREAMS.index(handle).and_then(|index| self.0.reach(index, |_| AtomicPtr::default()));
+        if let Some(place) = place {
+            place.store(object.cast_mut(), Ordering::Release);
+        }
     }
 }
 

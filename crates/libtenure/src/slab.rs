@@ -15,12 +15,15 @@
 //! where one thread makes and another ends, the places go round. What an ending thread has goes to all.
 //!
 //! **Cost**: a tenant comes and goes with one compare-exchange, and a read of the thread's own storage for each.
+//!
+//! Unsafe in this file: letting tenants into places and out of them (`place.rs`).
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
+use tenure_core::chunks::Chunks;
 use tenure_core::error::{Error, Result};
+use tenure_core::sync::Mutex;
 use tenure_core::sync::atomic::{AtomicUsize, Ordering};
-use tenure_core::sync::{Mutex, OnceCell};
 use tenure_driver::process;
 
 use crate::place::{Held, Place, Refusal};
@@ -46,16 +49,19 @@ struct Free {
 }
 
 impl Free {
-    /// Takes some.
+    /// Takes some, and gives one of them.
     #[cold]
-    fn draw(&self, into: &mut Vec<u32>) {
+    fn draw(&self, into: &Near) -> Option<u32> {
         if self.count.load(Ordering::Relaxed) == 0 {
-            return;
+            return None;
         }
         let mut places = self.places.lock();
         let keep = places.len().saturating_sub(BATCH);
-        into.extend(places.drain(keep..));
+        for place in places.drain(keep..) {
+            into.push(place);
+        }
         self.count.store(keep, Ordering::Relaxed);
+        into.pop()
     }
 
     /// Gives some back.
@@ -69,44 +75,74 @@ impl Free {
 
 /// The free places that a thread has of one slab.
 struct Near {
-    home: Option<&'static Free>,
-    places: Vec<u32>,
+    /// Where they go when the thread ends; none before the first and after the end.
+    home: Cell<Option<&'static Free>>,
+    count: Cell<usize>,
+    places: [Cell<u32>; NEAR],
 }
 
-/// What a thread has of each slab, by the tag.
-struct Nearby([Near; TAGS]);
+impl Near {
+    const NONE: Self = Self { home: Cell::new(None), count: Cell::new(0), places: [const { Cell::new(0) }; NEAR] };
 
-impl Drop for Nearby {
+    /// The place that came last.
+    #[inline(always)]
+    fn pop(&self) -> Option<u32> {
+        let last = self.count.get().checked_sub(1)?;
+        self.count.set(last);
+        self.places.get(last).map(Cell::get)
+    }
+
+    /// Keeps a place; false where there is no room.
+    #[inline(always)]
+    fn push(&self, place: u32) -> bool {
+        let count = self.count.get();
+        let room = self.places.get(count);
+        if let Some(room) = room {
+            room.set(place);
+            self.count.set(count + 1);
+        }
+        room.is_some()
+    }
+
+    /// Gives all but `keep` to whoever needs some.
+    #[cold]
+    fn give(&self, home: &Free, keep: usize) {
+        home.give((keep..self.count.get()).filter_map(|_| self.pop()));
+    }
+}
+
+/// Gives what the thread has of each slab to all when it ends.
+struct Leaving;
+
+impl Drop for Leaving {
     fn drop(&mut self) {
-        if process::unusable() {
-            // In a forked child the lock may be held by a thread that does not exist.
-            return;
-        }
-        for near in &mut self.0 {
-            if let Some(home) = near.home {
-                home.give(near.places.drain(..));
+        NEARBY.with(|nearby| {
+            for near in nearby {
+                // In a forked child the lock may be held by a thread that does not exist.
+                if let Some(home) = near.home.take().filter(|_| !process::unusable()) {
+                    near.give(home, 0);
+                }
             }
-        }
+        });
     }
 }
 
 thread_local! {
-    static NEARBY: RefCell<Nearby> =
-        const { RefCell::new(Nearby([const { Near { home: None, places: Vec::new() } }; TAGS])) };
+    /// By the tag of the slab. On its own, since what needs no clean-up is read without asking whether the thread is ending.
+    static NEARBY: [Near; TAGS] = const { [Near::NONE; TAGS] };
+    static LEAVING: Leaving = const { Leaving };
 }
 
 /// On cache lines of its own: neighbours belong to several threads.
 #[repr(align(64))]
 struct Own<T, V>(Place<T, V>);
 
-type Chunk<T, V> = Box<[Own<T, V>]>;
-
 /// A set of tenants `T`, each with a copy of what may be asked of it at any time, `V`.
 pub(crate) struct Slab<T: 'static, V: 'static, const CHUNKS: usize> {
     tag: u64,
     what: &'static str,
     view: fn(&T) -> V,
-    chunks: [OnceCell<Chunk<T, V>>; CHUNKS],
+    chunks: Chunks<Own<T, V>, CHUNK, CHUNKS>,
     used: AtomicUsize,
     free: Free,
 }
@@ -116,14 +152,14 @@ fn is_lost() -> bool {
     process::forked()
 }
 
-impl<T, V: Copy, const CHUNKS: usize> Slab<T, V, CHUNKS> {
+impl<T: Send, V: Copy + Send, const CHUNKS: usize> Slab<T, V, CHUNKS> {
     /// An empty one. Slabs of one process have different tags, all below [`TAGS`].
     pub(crate) const fn new(tag: u64, what: &'static str, view: fn(&T) -> V) -> Self {
         Self {
             tag,
             what,
             view,
-            chunks: [const { OnceCell::new() }; CHUNKS],
+            chunks: Chunks::new(),
             used: AtomicUsize::new(0),
             free: Free { count: AtomicUsize::new(0), places: Mutex::new(Vec::new()) },
         }
@@ -135,9 +171,9 @@ impl<T, V: Copy, const CHUNKS: usize> Slab<T, V, CHUNKS> {
         self.used.load(Ordering::Relaxed)
     }
 
-    #[inline]
+    #[inline(always)]
     fn place(&self, index: usize) -> Option<&Place<T, V>> {
-        Some(&self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?.0)
+        self.chunks.get(index).map(|own| &own.0)
     }
 
     /// The number of the place that a handle names, whoever is there.
@@ -174,31 +210,29 @@ impl<T, V: Copy, const CHUNKS: usize> Slab<T, V, CHUNKS> {
         place.hold(generation, is_lost).map_err(|refusal| self.refused(refusal))
     }
 
-    /// Runs `f` with what this thread has nearby; `None` where its storage is gone.
-    #[inline]
-    fn near<R>(&'static self, f: impl FnOnce(&mut Vec<u32>) -> R) -> Option<R> {
-        let near = |nearby: &RefCell<Nearby>| {
-            let mut nearby = nearby.try_borrow_mut().ok()?;
-            let near = &mut nearby.0[self.tag as usize % TAGS];
-            if near.home.is_none() {
-                near.home = Some(&self.free);
-                near.places.reserve(NEAR);
-            }
-            Some(f(&mut near.places))
-        };
-        NEARBY.try_with(near).ok().flatten()
+    /// Runs `f` with what this thread has nearby; `None` where it is ending.
+    #[inline(always)]
+    fn near<R>(&'static self, f: impl FnOnce(&Near) -> R) -> Option<R> {
+        NEARBY.with(|nearby| {
+            let near = &nearby[self.tag as usize % TAGS];
+            (near.home.get().is_some() || self.settle_near(near)).then(|| f(near))
+        })
+    }
+
+    #[cold]
+    fn settle_near(&'static self, near: &Near) -> bool {
+        // From here on the thread gives back what it has when it ends.
+        let stays = LEAVING.try_with(|_| ()).is_ok();
+        if stays {
+            near.home.set(Some(&self.free));
+        }
+        stays
     }
 
     /// A place that nobody has: of this thread's, else of all.
-    #[inline]
+    #[inline(always)]
     fn free_place(&'static self) -> Option<u32> {
-        self.near(|places| {
-            if places.is_empty() {
-                self.free.draw(places);
-            }
-            places.pop()
-        })
-        .flatten()
+        self.near(|near| near.pop().or_else(|| self.free.draw(near))).flatten()
     }
 
     /// Nobody is there any more.
@@ -206,11 +240,11 @@ impl<T, V: Copy, const CHUNKS: usize> Slab<T, V, CHUNKS> {
     fn vacated(&'static self, handle: u64) {
         // A place whose generations are used up is not given out again, so that no handle ever comes back.
         let Some(index) = self.index(handle).filter(|_| (handle >> INDEX_BITS) & MASK < MASK) else { return };
-        let kept = self.near(|places| {
-            if places.len() >= NEAR {
-                self.free.give(places.drain(..BATCH));
+        let kept = self.near(|near| {
+            if !near.push(index as u32) {
+                near.give(&self.free, NEAR - BATCH);
+                near.push(index as u32);
             }
-            places.push(index as u32);
         });
         if kept.is_none() {
             self.free.give([index as u32]);
@@ -257,11 +291,10 @@ impl<T, V: Copy, const CHUNKS: usize> Slab<T, V, CHUNKS> {
     #[cold]
     fn new_place(&self) -> Result<usize> {
         let index = self.used.fetch_add(1, Ordering::Relaxed);
-        let Some(chunk) = self.chunks.get(index / CHUNK) else {
+        if self.chunks.reach(index, |_| Own(Place::default())).is_none() {
             self.used.fetch_sub(1, Ordering::Relaxed);
             return Err(Error::invalid(format!("more than {} {}s are alive", CHUNKS * CHUNK, self.what)));
-        };
-        chunk.get_or_init(|| (0..CHUNK).map(|_| Own(Place::default())).collect());
+        }
         Ok(index)
     }
 

@@ -28,6 +28,7 @@ use crate::error::{Error, OutOfMemory, Result, human};
 use crate::pool::{Pool, PoolOptions};
 use crate::resource::{Block, DEFAULT_ALIGNMENT, Info, Live, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
+use crate::thread::Local;
 
 /// The file that a dump goes to, in the directory that is current at the failure.
 pub const DUMP_FILE: &str = "tenure_arena_memory_dump.log";
@@ -172,12 +173,17 @@ impl MemoryResource for Arena {
         self.pool.deallocate(ptr, request, stream)
     }
 
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
-        self.pool.allocate_at_hand(request, stream)
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
+        self.pool.allocate_at_hand(request, stream, here)
     }
 
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        self.pool.deallocate_at_hand(ptr, request, stream)
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+        self.pool.deallocate_at_hand(ptr, request, stream, here)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

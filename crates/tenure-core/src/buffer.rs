@@ -37,6 +37,7 @@ use crate::observe;
 use crate::ops;
 use crate::resource::{DEFAULT_ALIGNMENT, Light, MAX_BYTES, Named, Properties, Request};
 use crate::stream::{StreamHold, StreamRef};
+use crate::thread::{self, Local};
 use crate::tools;
 
 enum Source {
@@ -91,7 +92,7 @@ impl Buffer {
     /// # Errors
     /// Those of the allocation.
     pub fn create(bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
-        match Self::block_at_hand(bytes, or_default(align), &home, &resource) {
+        match thread::with(|here| Self::block_at_hand(bytes, or_default(align), &home, &resource, here)) {
             Some(Ok(block)) => return Ok(Self::of_block(&block, home, resource)),
             Some(Err(error)) => return Err(*error),
             None => {}
@@ -113,6 +114,7 @@ impl Buffer {
         align: usize,
         home: &StreamHold,
         resource: &Named,
+        here: &Local,
     ) -> Option<Result<Block, Box<Error>>> {
         let request = resource.plain(bytes, align)?;
         let body = resource.body();
@@ -120,7 +122,7 @@ impl Buffer {
         if !home.as_stored().is_live() && body.needs_live_stream() {
             return None;
         }
-        let made = body.allocate_at_hand(&request, home.as_carried())?;
+        let made = body.allocate_at_hand(&request, home.as_carried(), here)?;
         Some(made.map(|ptr| Block { ptr, bytes, align, device, properties: body.properties() }))
     }
 
@@ -150,7 +152,7 @@ impl Buffer {
     pub fn try_create(bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
         // Of a raw value it would have to be asked which stream it is.
         if home.as_carried().outlives_call() {
-            match Self::block_at_hand(bytes, or_default(align), &home, &resource) {
+            match thread::with(|here| Self::block_at_hand(bytes, or_default(align), &home, &resource, here)) {
                 Some(Ok(block)) => return Ok(Self::of_block(&block, home, resource)),
                 Some(Err(error)) => return Err(*error),
                 None => {}
@@ -409,7 +411,7 @@ impl Buffer {
         let settled = self.used.is_empty()
             && self.home.is_of_this_thread()
             && (self.home.as_stored().is_live() || !elsewhere(&self.home));
-        settled && light.body().deallocate_at_hand(self.ptr, &request, self.home.as_stored())
+        settled && thread::with(|here| light.body().deallocate_at_hand(self.ptr, &request, self.home.as_stored(), here))
     }
 
     fn close_now(&mut self, carried: bool) -> Result<()> {

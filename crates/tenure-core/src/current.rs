@@ -122,8 +122,10 @@ pub fn get_at_hand(device: i32) -> Option<Light> {
     if scoped != Ok(false) {
         return None;
     }
-    let seen = entry.shards[crate::thread::number() % SHARDS].hold();
-    seen.as_ref().map(Named::light)
+    crate::thread::with(|here| {
+        let seen = entry.shards[here.number() % SHARDS].hold();
+        seen.as_ref().map(|named| named.light_of(here))
+    })
 }
 
 /// The current resource of a device (-1: of the current device), scopes of this thread included.

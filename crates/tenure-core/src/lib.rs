@@ -23,6 +23,7 @@ pub mod arena;
 mod barrier;
 pub mod bins;
 pub mod buffer;
+pub mod chunks;
 pub mod count;
 pub mod current;
 pub mod device;

@@ -10,6 +10,7 @@ use tenure_core::pool::{Pool, PoolOptions};
 use tenure_core::resource::leaf::shared;
 use tenure_core::resource::{Block, Info, MemoryResource, Named, Properties, Request, Resource};
 use tenure_core::stream::StreamRef;
+use tenure_core::thread::Local;
 
 const S: StreamRef<'static> = StreamRef::DEFAULT;
 
@@ -169,7 +170,7 @@ impl MemoryResource for Told {
     fn deallocate(&self, _: u64, _: &Request, _: StreamRef<'_>) -> Result<()> {
         Ok(())
     }
-    fn allocate_at_hand(&self, _: &Request, _: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+    fn allocate_at_hand(&self, _: &Request, _: StreamRef<'_>, _: &Local) -> Option<Result<u64, Box<Error>>> {
         match self.answer.load(Ordering::SeqCst) {
             NOTHING => None,
             AN_ERROR => Some(Err(Box::new(Error::Callback("the short way".into(), None)))),

@@ -19,6 +19,7 @@ use crate::adaptor::pass_on;
 use crate::error::{Error, Result};
 use crate::resource::{DEFAULT_ALIGNMENT, Info, MAX_ALIGNMENT, MemoryResource, Request, Resource};
 use crate::stream::StreamRef;
+use crate::thread::Local;
 
 /// Raises the alignment of what is large enough.
 pub struct Aligned {
@@ -87,12 +88,17 @@ impl MemoryResource for Aligned {
         self.upstream.body().deallocate(ptr, &self.raised(request), stream)
     }
 
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
-        self.upstream.body().allocate_at_hand(&self.plain(request)?, stream)
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
+        self.upstream.body().allocate_at_hand(&self.plain(request)?, stream, here)
     }
 
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        self.plain(request).is_some_and(|plain| self.upstream.body().deallocate_at_hand(ptr, &plain, stream))
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+        self.plain(request).is_some_and(|plain| self.upstream.body().deallocate_at_hand(ptr, &plain, stream, here))
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

@@ -36,6 +36,7 @@ use crate::error::{Error, Result, Tried};
 use crate::resource::{Info, MemoryResource, Request, Resource};
 use crate::stream::StreamRef;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::thread::Local;
 
 /// How many tries in a row may find nothing better before "try again" is not believed any more.
 pub const MAX_IDLE_TRIES: u32 = 100;
@@ -220,15 +221,20 @@ impl MemoryResource for FailureCallback {
         self.upstream.body().deallocate(ptr, request, stream)
     }
 
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
         self.upstream
             .body()
-            .allocate_at_hand(request, stream)
+            .allocate_at_hand(request, stream, here)
             .filter(|made| !matches!(made, Err(e) if e.is_out_of_memory()))
     }
 
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        self.upstream.body().deallocate_at_hand(ptr, request, stream)
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+        self.upstream.body().deallocate_at_hand(ptr, request, stream, here)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

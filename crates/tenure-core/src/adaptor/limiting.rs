@@ -35,6 +35,7 @@ use crate::error::{Error, OutOfMemory, Result};
 use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::thread::{self, Local};
 
 /// Refuses what would exceed a limit.
 pub struct Limiting {
@@ -161,8 +162,8 @@ impl Limiting {
     }
 
     #[inline]
-    fn note_freed(&self, request: &Request) {
-        let stripe = self.tally.hold();
+    fn note_freed(&self, request: &Request, here: &Local) {
+        let stripe = self.tally.hold_of(here);
         stripe.retire(request.bytes as i64);
         self.give_credit(&stripe, request.bytes as u64);
     }
@@ -203,34 +204,39 @@ impl MemoryResource for Limiting {
 
     fn deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         self.upstream.body().deallocate(ptr, request, stream)?;
-        self.note_freed(request);
+        thread::with(|here| self.note_freed(request, here));
         Ok(())
     }
 
     #[inline]
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
         let bytes = request.bytes as u64;
         let booked = {
-            let stripe = self.tally.hold();
+            let stripe = self.tally.hold_of(here);
             if !self.admit_on(&stripe, bytes) {
                 return None;
             }
             stripe.book(bytes as i64)
         };
-        let answer = self.upstream.body().allocate_at_hand(request, stream);
+        let answer = self.upstream.body().allocate_at_hand(request, stream, here);
         match (&answer, booked) {
             (Some(Ok(_)), true) => {}
-            (Some(Ok(_)), false) => self.tally.hold().add(bytes as i64),
+            (Some(Ok(_)), false) => self.tally.hold_of(here).add(bytes as i64),
             (_, booked) => self.came_to_nothing(bytes, booked),
         }
         answer
     }
 
     #[inline]
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        let done = self.upstream.body().deallocate_at_hand(ptr, request, stream);
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+        let done = self.upstream.body().deallocate_at_hand(ptr, request, stream, here);
         if done {
-            self.note_freed(request);
+            self.note_freed(request, here);
         }
         done
     }
@@ -241,7 +247,7 @@ impl MemoryResource for Limiting {
 
     fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
         self.upstream.body().try_deallocate(ptr, request, stream)?;
-        self.note_freed(request);
+        thread::with(|here| self.note_freed(request, here));
         Ok(())
     }
 
@@ -251,7 +257,7 @@ impl MemoryResource for Limiting {
 
     fn deallocate_sync(&self, ptr: u64, request: &Request) -> Result<()> {
         self.upstream.body().deallocate_sync(ptr, request)?;
-        self.note_freed(request);
+        thread::with(|here| self.note_freed(request, here));
         Ok(())
     }
 

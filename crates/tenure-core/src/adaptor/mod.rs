@@ -10,13 +10,13 @@
 //! the trait. Without them (their default is "not at hand") each call takes the whole way, some 100 ns more:
 //!
 //! ```text
-//!  fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
-//!      let answer = self.upstream.body().allocate_at_hand(request, stream)?;     // None: nobody did anything
+//!  fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>, here: &Local) -> Option<Result<u64, Box<Error>>> {
+//!      let answer = self.upstream.body().allocate_at_hand(request, stream, here)?;     // None: nobody did anything
 //!      if let Ok(ptr) = &answer { ..note it.. }
 //!      Some(answer)
 //!  }
-//!  fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-//!      let done = self.upstream.body().deallocate_at_hand(ptr, request, stream); // false: nobody did anything
+//!  fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+//!      let done = self.upstream.body().deallocate_at_hand(ptr, request, stream, here); // false: nobody did anything
 //!      if done { ..note it.. }
 //!      done
 //!  }

@@ -23,6 +23,7 @@ use crate::prefetch::{self, Place};
 use crate::resource::{Info, MemoryResource, Request, Resource};
 use crate::stream::StreamRef;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::thread::Local;
 
 /// Moves what passes to the device that it is for.
 pub struct Prefetch {
@@ -85,15 +86,20 @@ impl MemoryResource for Prefetch {
         self.upstream.body().deallocate(ptr, request, stream)
     }
 
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
         if self.hints() {
             return None;
         }
-        self.upstream.body().allocate_at_hand(request, stream)
+        self.upstream.body().allocate_at_hand(request, stream, here)
     }
 
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        self.upstream.body().deallocate_at_hand(ptr, request, stream)
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+        self.upstream.body().deallocate_at_hand(ptr, request, stream, here)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

@@ -29,6 +29,7 @@ use std::cell::RefCell;
 use crate::adaptor::tally::{All, Counters, Held, Tally};
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
+use crate::thread::{self, Local};
 
 /// A measurement of what one thread or task does.
 #[derive(Debug)]
@@ -161,7 +162,12 @@ impl Scoped {
 
     #[inline]
     pub(super) fn hold(&self) -> Counting<'_> {
-        Counting { held: self.tally.hold(), adaptor: self.adaptor }
+        thread::with(|here| self.hold_of(here))
+    }
+
+    #[inline(always)]
+    pub(super) fn hold_of(&self, here: &Local) -> Counting<'_> {
+        Counting { held: self.tally.hold_of(here), adaptor: self.adaptor }
     }
 
     pub(super) fn hold_all(&self) -> All<'_> {

@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
 use crate::sync::{Arc, Mutex};
+use crate::thread::Local;
 
 /// Counts what passes through it.
 pub struct Statistics {
@@ -121,19 +122,24 @@ impl MemoryResource for Statistics {
     }
 
     #[inline]
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
-        let answer = self.upstream.body().allocate_at_hand(request, stream)?;
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
+        let answer = self.upstream.body().allocate_at_hand(request, stream, here)?;
         if answer.is_ok() {
-            self.tally.hold().add(request.bytes as i64);
+            self.tally.hold_of(here).add(request.bytes as i64);
         }
         Some(answer)
     }
 
     #[inline]
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        let done = self.upstream.body().deallocate_at_hand(ptr, request, stream);
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+        let done = self.upstream.body().deallocate_at_hand(ptr, request, stream, here);
         if done {
-            self.tally.hold().subtract(request.bytes as i64);
+            self.tally.hold_of(here).subtract(request.bytes as i64);
         }
         done
     }

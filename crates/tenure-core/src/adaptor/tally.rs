@@ -23,6 +23,7 @@
 use crossbeam_utils::CachePadded;
 
 use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use crate::thread::{self, Local};
 
 /// Stripes; threads beyond them share.
 const STRIPES: usize = 32;
@@ -204,12 +205,6 @@ fn set(cell: &AtomicI64, value: i64) {
     cell.store(value, Ordering::Relaxed);
 }
 
-/// The stripe of this thread.
-#[inline(always)]
-fn own() -> usize {
-    crate::thread::number() % STRIPES
-}
-
 /// Figures of what is live, and credit, in stripes.
 pub(crate) struct Tally {
     bytes: CachePadded<Shared>,
@@ -237,7 +232,13 @@ impl Tally {
     /// Holds the stripe of this thread. Nothing else may be held, called or waited for meanwhile.
     #[inline]
     pub(crate) fn hold(&self) -> Held<'_> {
-        let stripe = &self.stripes[own()];
+        thread::with(|here| self.hold_of(here))
+    }
+
+    /// [`hold`](Self::hold) for a caller who has looked what is this thread's.
+    #[inline(always)]
+    pub(crate) fn hold_of(&self, here: &Local) -> Held<'_> {
+        let stripe = &self.stripes[here.number() % STRIPES];
         stripe.hold();
         Held { tally: self, stripe }
     }

@@ -29,6 +29,7 @@ use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource
 use crate::stream::StreamRef;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex};
+use crate::thread::Local;
 
 /// How long a free waits for its turn once an interpreter is going.
 const LAST_WAIT: Duration = Duration::from_millis(200);
@@ -148,12 +149,17 @@ impl MemoryResource for ThreadSafe {
     }
 
     // What a thread has at hand calls nobody's code: there is no turn to wait for.
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
-        self.upstream.body().allocate_at_hand(request, stream)
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
+        self.upstream.body().allocate_at_hand(request, stream, here)
     }
 
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        self.upstream.body().deallocate_at_hand(ptr, request, stream)
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+        self.upstream.body().deallocate_at_hand(ptr, request, stream, here)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

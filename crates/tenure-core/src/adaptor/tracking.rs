@@ -31,6 +31,7 @@ use crate::error::{Error, Result};
 use crate::resource::{Info, MemoryResource, Request, Resource};
 use crate::stack::Stack;
 use crate::stream::StreamRef;
+use crate::thread::Local;
 
 /// One block that is out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,20 +148,27 @@ impl MemoryResource for Tracking {
         self.free(ptr, || self.upstream.body().deallocate(ptr, request, stream))
     }
 
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
         if self.capture_stacks {
             return None;
         }
-        let made = self.upstream.body().allocate_at_hand(request, stream)?;
+        let made = self.upstream.body().allocate_at_hand(request, stream, here)?;
         if let Ok(ptr) = made {
             self.note(request, ptr);
         }
         Some(made)
     }
 
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        self.free(ptr, || if self.upstream.body().deallocate_at_hand(ptr, request, stream) { Ok(()) } else { Err(()) })
-            .is_ok()
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+        self.free(ptr, || {
+            if self.upstream.body().deallocate_at_hand(ptr, request, stream, here) { Ok(()) } else { Err(()) }
+        })
+        .is_ok()
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

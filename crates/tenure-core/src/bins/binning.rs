@@ -26,6 +26,7 @@ use crate::resource::{Block, DEFAULT_ALIGNMENT, Info, MAX_BYTES, MemoryResource,
 use crate::stream::StreamRef;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, OnceCell};
+use crate::thread::Local;
 
 /// The most bins of one resource.
 pub const MAX_BINS: usize = 128;
@@ -399,15 +400,20 @@ impl MemoryResource for Binning {
         self.free(ptr, request, |member| member.deallocate(ptr, request, stream))
     }
 
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
         let member = self.member_for(request.bytes);
-        let made = self.member(member).body().allocate_at_hand(request, stream)?;
+        let made = self.member(member).body().allocate_at_hand(request, stream, here)?;
         Some(made.map_err(|e| Box::new(sign(*e, self.kind()))).inspect(|ptr| self.note(*ptr, request, member)))
     }
 
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
         let Ok(home) = self.homes.take(ptr, request) else { return false };
-        if !self.member(home.member).body().deallocate_at_hand(ptr, request, stream) {
+        if !self.member(home.member).body().deallocate_at_hand(ptr, request, stream, here) {
             self.homes.enter(ptr, home);
             return false;
         }

@@ -24,6 +24,7 @@ use crate::pool::place::{SMALL, rounded_bytes, zone_of};
 use crate::pool::{Pool, PoolOptions, Prefer};
 use crate::resource::{Block, DEFAULT_ALIGNMENT, Info, Live, MAX_BYTES, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
+use crate::thread::Local;
 
 /// No shortest run of the pool is longer, in bytes.
 const RUN: u64 = 64 << 10;
@@ -234,17 +235,22 @@ impl MemoryResource for FixedSize {
         self.free(ptr, request, |whole| self.pool.deallocate(ptr, whole, stream))
     }
 
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
         if request.bytes as u64 > self.options.block_size {
             return None;
         }
-        let made = self.pool.allocate_at_hand(&self.whole(request), stream)?;
+        let made = self.pool.allocate_at_hand(&self.whole(request), stream, here)?;
         Some(made.inspect(|ptr| self.sizes.note(*ptr, request.bytes as u64)))
     }
 
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
         self.sizes.of(ptr) == Some(request.bytes as u64)
-            && self.pool.deallocate_at_hand(ptr, &self.whole(request), stream)
+            && self.pool.deallocate_at_hand(ptr, &self.whole(request), stream, here)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {

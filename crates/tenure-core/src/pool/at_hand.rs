@@ -10,14 +10,14 @@
 //!
 //! **Cost**: one latch, and for a free one compare-exchange. Nothing here calls the driver.
 //!
-//! Unsafe in this file: handing out a held piece, which needs a placer that is alive.
+//! Unsafe in this file: claiming and handing out pieces, which need a placer that is alive.
 
 use tenure_driver::RawStream;
 
 use super::cache::{Drawer, Hold, Lock, Which};
 use super::order::identity::this_thread;
 use super::order::{Key, Who, cur};
-use super::place::ledger::{self, Found, LIVE, WHOLE};
+use super::place::ledger::{self, LIVE, Mark, WHOLE};
 use super::place::{Held, LARGE, UNIT, class_and_units};
 use super::{Pool, State};
 use crate::error::Error;
@@ -25,6 +25,7 @@ use crate::resource::Request;
 use crate::stream::StreamRef;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
+use crate::thread::Local;
 
 /// What a request counts in the figures, in bytes: the same at its free.
 #[inline]
@@ -41,12 +42,23 @@ pub(super) struct Ready {
 }
 
 /// A live block that a free names rightly, as far as can be seen without its owner.
-pub(super) struct Claimable<'a> {
-    found: Found<'a>,
-    unit: u32,
+#[derive(Clone, Copy)]
+pub(super) struct Claimable {
+    held: Held,
+    /// What its piece says while it is live.
     word: u64,
-    class: usize,
     units: u32,
+    /// It takes no more than that.
+    exact: bool,
+    mark: Mark,
+}
+
+/// The block that was searched for last, and the free that named it. A loop that allocates and frees meets it again and again,
+/// and need not search for it each time.
+pub(super) struct Recent {
+    ptr: u64,
+    bytes: usize,
+    block: Claimable,
 }
 
 /// What became of a drawer that a piece was put in.
@@ -81,8 +93,15 @@ impl Pool {
 
     /// Serves a request from what the thread has, or from the placer without a driver call.
     #[inline]
-    pub(super) fn take_at_hand(&self, request: &Request, key: Key, raw: RawStream, lock: Lock) -> Option<u64> {
-        let mut drawer = self.cache.drawer(lock)?;
+    pub(super) fn take_at_hand(
+        &self,
+        request: &Request,
+        key: Key,
+        raw: RawStream,
+        here: &Local,
+        lock: Lock,
+    ) -> Option<u64> {
+        let mut drawer = self.cache.drawer_of(here, lock)?;
         match self.ready(&mut drawer, request, key) {
             Some(ready) => {
                 drop(drawer);
@@ -222,9 +241,27 @@ impl Pool {
     }
 
     /// The live block of exactly these bytes at `ptr`; `None` where anything about the free must be looked at.
-    #[inline]
-    pub(super) fn claimable(&self, ptr: u64, request: &Request) -> Option<Claimable<'_>> {
-        if request.flags != 0 || ptr & (request.align as u64 - 1) != 0 || !ptr.is_multiple_of(UNIT) {
+    #[inline(always)]
+    pub(super) fn claimable(&self, drawer: &mut Drawer, ptr: u64, request: &Request) -> Option<Claimable> {
+        if request.flags != 0 || ptr & (request.align as u64 - 1) != 0 {
+            return None;
+        }
+        let known = |recent: &&Recent| {
+            // SAFETY: the ledger is alive, since the pool is.
+            let stands = || unsafe { recent.block.mark.stands() };
+            recent.ptr == ptr && recent.bytes == request.bytes && stands()
+        };
+        if let Some(recent) = drawer.recent.as_ref().filter(known) {
+            return Some(recent.block);
+        }
+        let block = self.search(ptr, request)?;
+        drawer.recent = Some(Recent { ptr, bytes: request.bytes, block });
+        Some(block)
+    }
+
+    #[inline(never)]
+    fn search(&self, ptr: u64, request: &Request) -> Option<Claimable> {
+        if !ptr.is_multiple_of(UNIT) {
             return None;
         }
         let offset = self.pages.offset_of(ptr)?;
@@ -233,7 +270,13 @@ impl Pool {
         let (class, units) = class_and_units(request.bytes as u64);
         let word = found.piece.word();
         let right = word == ledger::word(LIVE, class, unit, ledger::stamp_of(word));
-        (right && (class != WHOLE || found.units == units)).then_some(Claimable { found, unit, word, class, units })
+        (right && (class != WHOLE || found.units == units)).then(|| Claimable {
+            held: Held::found(&found, unit),
+            word,
+            units,
+            exact: found.units == units,
+            mark: found.mark,
+        })
     }
 
     /// The identity that a desk may know the stream of a free by: `Some(None)` where it is known by its value only, `None`
@@ -248,10 +291,17 @@ impl Pool {
 
     /// Keeps a freed piece at the thread's desk. False, with nothing changed, where that needs a question or is wrong.
     #[inline]
-    pub(super) fn keep_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, lock: Lock) -> bool {
-        let Some(block) = self.claimable(ptr, request) else { return false };
+    pub(super) fn keep_at_hand(
+        &self,
+        ptr: u64,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+        lock: Lock,
+    ) -> bool {
         let Some(code) = Self::code_of(stream) else { return false };
-        let Some(mut drawer) = self.cache.drawer(lock) else { return false };
+        let Some(mut drawer) = self.cache.drawer_of(here, lock) else { return false };
+        let Some(block) = self.claimable(&mut drawer, ptr, request) else { return false };
         let Some(kept) = self.keep(&mut drawer, &block, request.owner, code, stream.raw) else { return false };
         if kept != Kept::Well {
             self.relieve(drawer, kept, lock);
@@ -264,20 +314,20 @@ impl Pool {
     pub(super) fn keep(
         &self,
         drawer: &mut Drawer,
-        block: &Claimable<'_>,
+        block: &Claimable,
         owner: u64,
         code: Option<u64>,
         raw: RawStream,
     ) -> Option<Kept> {
-        let Claimable { ref found, unit, word, class, units } = *block;
-        let booked = ledger::stamp_of(word);
+        let Claimable { held, word, units, exact, .. } = *block;
+        let (class, booked) = (ledger::class_in(word), ledger::stamp_of(word));
         let stamp = drawer.stamp_for(code, raw, booked)?;
-        if !found.piece.claim(word, owner) {
+        // SAFETY: the placer is alive, since the pool is.
+        if !unsafe { held.claim(word, owner) } {
             return None;
         }
-        let held = Held::claimed(found, unit);
         drawer.count_out(&self.cache.figures, i64::from(units) * UNIT as i64);
-        if stamp == booked && found.units == units {
+        if stamp == booked && exact {
             if class != WHOLE {
                 return Some(if drawer.push(held, class, stamp) { Kept::Well } else { Kept::Full(class, stamp) });
             }

@@ -147,7 +147,7 @@ impl Pool {
                 };
                 let kept = match (&mut drawer, code) {
                     (Some(drawer), Some(code)) => self
-                        .claimable(*ptr, &request)
+                        .claimable(drawer, *ptr, &request)
                         .and_then(|block| self.keep(drawer, &block, request.owner, code, stream.raw)),
                     _ => None,
                 };

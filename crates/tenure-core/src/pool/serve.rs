@@ -23,6 +23,7 @@ use crate::resource::batch::deallocate_each;
 use crate::resource::{Batch, Block, Freed, Info, Live, MemoryResource, Properties, Request, Resource};
 use crate::sharing::{Kinds, Parts};
 use crate::stream::StreamRef;
+use crate::thread::{self, Local};
 use crate::tools::heaps;
 
 impl Pool {
@@ -200,7 +201,7 @@ impl Pool {
             Err(refused) => return self.allocate_captured(request, stream, refused),
         };
         if let Some(key) = who.key
-            && let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Wait)
+            && let Some(ptr) = thread::with(|here| self.take_at_hand(request, key, stream.raw, here, Lock::Wait))
         {
             return Ok(ptr);
         }
@@ -217,7 +218,7 @@ impl Pool {
 
     #[inline]
     pub(super) fn take_back(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
-        if self.keep_at_hand(ptr, request, stream, Lock::Wait) {
+        if thread::with(|here| self.keep_at_hand(ptr, request, stream, here, Lock::Wait)) {
             return Ok(());
         }
         if self.is_outside(ptr) {
@@ -276,7 +277,12 @@ impl MemoryResource for Pool {
     }
 
     #[inline]
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
         let who = match Who::known(stream) {
             Some(who) => who,
             None => match self.ask_for_ready(request, stream)? {
@@ -295,12 +301,12 @@ impl MemoryResource for Pool {
             // A stream that is capturing, or of another device, takes the whole way.
             return if matches!(e, Error::Device(_)) { Some(Err(Box::new(e))) } else { None };
         }
-        self.take_at_hand(request, key, stream.raw, Lock::Try).map(Ok)
+        self.take_at_hand(request, key, stream.raw, here, Lock::Try).map(Ok)
     }
 
     #[inline]
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
-        self.keep_at_hand(ptr, request, stream, Lock::Try)
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
+        self.keep_at_hand(ptr, request, stream, here, Lock::Try)
     }
 
     fn try_allocate(&self, request: &Request, stream: StreamRef<'_>) -> Result<u64> {
@@ -308,7 +314,7 @@ impl MemoryResource for Pool {
         // A capturing stream is the plain call's to serve.
         self.check_object(&who).map_err(|e| if matches!(e, Error::Unsupported(_)) { Error::WouldBlock } else { e })?;
         let key = who.key.ok_or(Error::WouldBlock)?;
-        if let Some(ptr) = self.take_at_hand(request, key, stream.raw, Lock::Try) {
+        if let Some(ptr) = thread::with(|here| self.take_at_hand(request, key, stream.raw, here, Lock::Try)) {
             return Ok(ptr);
         }
         let mut state = self.state.try_lock().ok_or(Error::WouldBlock)?;
@@ -325,7 +331,7 @@ impl MemoryResource for Pool {
     }
 
     fn try_deallocate(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> Result<()> {
-        if self.keep_at_hand(ptr, request, stream, Lock::Try) {
+        if thread::with(|here| self.keep_at_hand(ptr, request, stream, here, Lock::Try)) {
             return Ok(());
         }
         if self.is_outside(ptr) {

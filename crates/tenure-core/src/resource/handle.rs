@@ -13,6 +13,7 @@ use super::{Batch, Block, DEFAULT_ALIGNMENT, MAX_BYTES, MemoryResource, Request}
 use crate::error::{Error, OneOf, Result};
 use crate::observe;
 use crate::stream::StreamRef;
+use crate::thread::{self, Local};
 use crate::tools;
 
 /// The operations of a resource, on whatever kind of reference.
@@ -35,19 +36,19 @@ pub struct Light {
 impl Named {
     /// A reference that is not counted, for one call whose caller holds a counted one: `None` when no resource of this id
     /// is alive.
-    #[inline]
+    #[inline(always)]
     pub fn borrowed(id: u64) -> Option<Self> {
         registry::slot_of(id).map(|slot| Self { slot })
     }
 
     /// A number that no other resource of the process ever has.
-    #[inline]
+    #[inline(always)]
     pub fn id(&self) -> u64 {
         self.slot.id()
     }
 
     /// What it does, uncounted: for layers that call their upstream.
-    #[inline]
+    #[inline(always)]
     pub fn body(&self) -> &dyn MemoryResource {
         self.slot.body()
     }
@@ -66,7 +67,13 @@ impl Named {
     /// One more cheap reference.
     #[inline]
     pub fn light(&self) -> Light {
-        self.slot.take_light();
+        thread::with(|here| self.light_of(here))
+    }
+
+    /// [`light`](Self::light) for a caller who has looked what is this thread's.
+    #[inline(always)]
+    pub fn light_of(&self, here: &Local) -> Light {
+        self.slot.take_light(here);
         Light { named: *self }
     }
 
@@ -102,7 +109,7 @@ impl Named {
     }
 
     /// The request in its plainest form, or `None` where something about it must be looked at.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn plain(&self, bytes: usize, align: usize) -> Option<Request> {
         let plain = align == DEFAULT_ALIGNMENT
             && bytes.wrapping_sub(1) < MAX_BYTES
@@ -116,31 +123,36 @@ impl Named {
     ///
     /// # Errors
     /// What the driver says to the question whether the stream is capturing.
-    #[inline]
+    #[inline(always)]
     pub fn allocate_at_hand(
         &self,
         bytes: usize,
         align: usize,
         stream: StreamRef<'_>,
     ) -> Option<Result<u64, Box<Error>>> {
-        let answer = self.body().allocate_at_hand(&self.plain(bytes, align)?, stream)?;
-        if answer.is_ok() {
-            self.slot.take_light();
-        }
-        Some(answer)
+        let request = self.plain(bytes, align)?;
+        thread::with(|here| {
+            let answer = self.body().allocate_at_hand(&request, stream, here)?;
+            if answer.is_ok() {
+                self.slot.take_light(here);
+            }
+            Some(answer)
+        })
     }
 
     /// [`deallocate`](Self::deallocate) into what the thread keeps at hand: false, with nothing changed, when anything about
     /// it must be looked at.
-    #[inline]
+    #[inline(always)]
     pub fn deallocate_at_hand(&self, ptr: u64, bytes: usize, align: usize, stream: StreamRef<'_>) -> bool {
-        let done =
-            self.plain(bytes, align).is_some_and(|request| self.body().deallocate_at_hand(ptr, &request, stream));
-        if done {
-            // Last of all: this may have been what kept the resource alive.
-            self.slot.drop_light();
-        }
-        done
+        let Some(request) = self.plain(bytes, align) else { return false };
+        thread::with(|here| {
+            let done = self.body().deallocate_at_hand(ptr, &request, stream, here);
+            if done {
+                // Last of all: this may have been what kept the resource alive.
+                self.slot.drop_light(here);
+            }
+            done
+        })
     }
 
     /// [`allocate`](Self::allocate) that neither waits nor calls the driver or user code.
@@ -188,7 +200,7 @@ impl Named {
         }
         let _range = tools::range(tools::Name::Allocate, bytes as u64);
         let ptr = f(self.body(), &request)?;
-        self.slot.take_light();
+        self.take_light();
         Ok(ptr)
     }
 
@@ -264,7 +276,7 @@ impl Named {
         let _range = tools::range(tools::Name::Deallocate, bytes as u64);
         f(self.body(), &request)?;
         // Last of all: this may have been what kept the resource alive.
-        self.slot.drop_light();
+        thread::with(|here| self.slot.drop_light(here));
         Ok(())
     }
 
@@ -363,7 +375,7 @@ impl Named {
     }
 
     pub(crate) fn take_light(&self) {
-        self.slot.take_light();
+        thread::with(|here| self.slot.take_light(here));
     }
 }
 
@@ -461,7 +473,7 @@ impl Clone for Light {
 impl Drop for Light {
     #[inline]
     fn drop(&mut self) {
-        self.named.slot.drop_light();
+        thread::with(|here| self.named.slot.drop_light(here));
     }
 }
 

@@ -8,6 +8,7 @@ use std::any::Any;
 
 use crate::error::{Error, Result};
 use crate::stream::StreamRef;
+use crate::thread::Local;
 
 pub mod batch;
 pub mod book;
@@ -177,17 +178,22 @@ pub trait MemoryResource: Send + Sync + 'static {
     }
 
     /// [`allocate`](Self::allocate) of what the calling thread has ready, with no lock that others use: a shorter way to the
-    /// same end. `None`, with nothing changed: take the whole way.
+    /// same end. `here` is the calling thread's. `None`, with nothing changed: take the whole way.
     ///
     /// # Errors
     /// What the driver says to the question whether the stream is capturing.
-    fn allocate_at_hand(&self, _request: &Request, _stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
+    fn allocate_at_hand(
+        &self,
+        _request: &Request,
+        _stream: StreamRef<'_>,
+        _here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
         None
     }
 
     /// [`deallocate`](Self::deallocate) into what the calling thread keeps ready. False, with nothing changed: take the whole
     /// way, which says what is wrong if anything is.
-    fn deallocate_at_hand(&self, _ptr: u64, _request: &Request, _stream: StreamRef<'_>) -> bool {
+    fn deallocate_at_hand(&self, _ptr: u64, _request: &Request, _stream: StreamRef<'_>, _here: &Local) -> bool {
         false
     }
 

@@ -21,14 +21,16 @@ use crossbeam_utils::CachePadded;
 
 use super::callback::CallbackResource;
 use super::{Block, MemoryResource, Resource};
+use crate::chunks::Chunks;
 use crate::count::{Count, OverRelease};
 use crate::error::{Error, Result};
 use crate::stream::{StreamObject, StreamRef};
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Mutex, OnceCell};
+use crate::thread::{self, Local, OWNED};
 
-/// Stripes of each count: enough that sixteen busy threads rarely share one.
-const STRIPES: usize = 32;
+/// Stripes of each count that threads without one of their own share.
+const SHARED: usize = 16;
 const CHUNK: usize = 32;
 const CHUNKS: usize = 8192;
 const INDEX_BITS: u32 = 28;
@@ -39,7 +41,7 @@ pub(crate) struct Slot {
     id: AtomicU64,
     index: u32,
     generation: AtomicU64,
-    count: Count<STRIPES>,
+    count: Count<OWNED, SHARED>,
     body: UnsafeCell<Option<Box<dyn MemoryResource>>>,
 }
 
@@ -47,7 +49,7 @@ pub(crate) struct Slot {
 // caller is the destroyer) and read only by holders of a reference.
 unsafe impl Sync for Slot {}
 
-static CHUNK_TABLE: [OnceCell<Box<[CachePadded<Slot>]>>; CHUNKS] = [const { OnceCell::new() }; CHUNKS];
+static SLOTS: Chunks<CachePadded<Slot>, CHUNK, CHUNKS> = Chunks::new();
 static USED: AtomicU32 = AtomicU32::new(0);
 static FREE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 /// What was given up by a thread that may not wait. See [`without_waiting`].
@@ -65,27 +67,17 @@ thread_local! {
     static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
 }
 
-/// The stripe of this thread.
 #[inline(always)]
-fn stripe() -> usize {
-    crate::thread::number() % STRIPES
-}
-
-#[inline]
 fn slot_at(index: u32) -> Option<&'static Slot> {
-    let index = index as usize;
-    let chunk = CHUNK_TABLE.get(index / CHUNK)?.get()?;
-    Some(&chunk[index % CHUNK])
+    SLOTS.get(index as usize).map(|slot| &**slot)
 }
 
 /// The slot whose present tenant has this id.
-#[inline]
+#[inline(always)]
 pub(crate) fn slot_of(id: u64) -> Option<&'static Slot> {
-    if id == 0 || id >> (2 * INDEX_BITS) != 0 {
-        return None;
-    }
     let slot = slot_at((id & ((1 << INDEX_BITS) - 1)) as u32)?;
-    (slot.id.load(Ordering::Acquire) == id).then_some(slot)
+    // 0 is the id of a slot without a tenant.
+    (slot.id.load(Ordering::Acquire) == id && id != 0).then_some(slot)
 }
 
 /// Takes a resource in; the caller owns the one anchor.
@@ -96,22 +88,9 @@ pub(crate) fn insert(body: Box<dyn MemoryResource>) -> Result<&'static Slot> {
             Some(index) => index,
             None => {
                 let index = USED.load(Ordering::Relaxed);
-                let cell = CHUNK_TABLE.get(index as usize / CHUNK).ok_or_else(|| {
+                SLOTS.reach(index as usize, |index| CachePadded::new(Slot::new(index as u32))).ok_or_else(|| {
                     Error::invalid("more than 262144 resources are alive: release those that are not needed any more")
                 })?;
-                cell.get_or_init(|| {
-                    (0..CHUNK as u32)
-                        .map(|i| {
-                            CachePadded::new(Slot {
-                                id: AtomicU64::new(0),
-                                index: index + i,
-                                generation: AtomicU64::new(0),
-                                count: Count::new(),
-                                body: UnsafeCell::new(None),
-                            })
-                        })
-                        .collect()
-                });
                 USED.store(index + 1, Ordering::Release);
                 index
             }
@@ -128,14 +107,24 @@ pub(crate) fn insert(body: Box<dyn MemoryResource>) -> Result<&'static Slot> {
 }
 
 impl Slot {
+    fn new(index: u32) -> Self {
+        Self {
+            id: AtomicU64::new(0),
+            index,
+            generation: AtomicU64::new(0),
+            count: Count::new(),
+            body: UnsafeCell::new(None),
+        }
+    }
+
     /// The id of the tenant; 0 when there is none.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn id(&self) -> u64 {
         self.id.load(Ordering::Acquire)
     }
 
     /// The tenant. The caller holds a reference.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn body(&'static self) -> &'static dyn MemoryResource {
         // SAFETY: the caller's reference keeps the tenant; the 'static lifetime does not leave this crate's handles,
         // which hand it out bounded by themselves.
@@ -146,24 +135,24 @@ impl Slot {
         }
     }
 
-    #[inline]
-    pub(crate) fn take_light(&self) {
-        self.count.take_light(stripe());
+    #[inline(always)]
+    pub(crate) fn take_light(&self, here: &Local) {
+        self.count.take_light(here.stripe());
     }
 
     pub(crate) fn take_lights(&self, many: usize) {
-        self.count.take_lights(stripe(), many);
+        thread::with(|here| self.count.take_lights(here.stripe(), many));
     }
 
-    #[inline]
-    pub(crate) fn drop_light(&'static self) {
-        if self.count.drop_light(stripe()) {
+    #[inline(always)]
+    pub(crate) fn drop_light(&'static self, here: &Local) {
+        if self.count.drop_light(here.stripe()) {
             self.destroy();
         }
     }
 
     pub(crate) fn drop_lights(&'static self, many: usize) {
-        if self.count.drop_lights(stripe(), many) {
+        if thread::with(|here| self.count.drop_lights(here.stripe(), many)) {
             self.destroy();
         }
     }

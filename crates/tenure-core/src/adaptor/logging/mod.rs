@@ -45,6 +45,7 @@ use crate::error::{Error, Result};
 use crate::resource::{Block, Info, MemoryResource, Properties, Request, Resource};
 use crate::stream::StreamRef;
 use crate::sync::Arc;
+use crate::thread::Local;
 
 mod fault;
 mod file;
@@ -220,8 +221,13 @@ impl MemoryResource for Logging {
     }
 
     #[inline]
-    fn allocate_at_hand(&self, request: &Request, stream: StreamRef<'_>) -> Option<Result<u64, Box<Error>>> {
-        let made = self.upstream.body().allocate_at_hand(request, stream)?;
+    fn allocate_at_hand(
+        &self,
+        request: &Request,
+        stream: StreamRef<'_>,
+        here: &Local,
+    ) -> Option<Result<u64, Box<Error>>> {
+        let made = self.upstream.body().allocate_at_hand(request, stream, here)?;
         if let Ok(ptr) = &made {
             self.log(&row::ALLOCATE, *ptr, request, stream, false);
         }
@@ -229,9 +235,9 @@ impl MemoryResource for Logging {
     }
 
     #[inline]
-    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>) -> bool {
+    fn deallocate_at_hand(&self, ptr: u64, request: &Request, stream: StreamRef<'_>, here: &Local) -> bool {
         let place = self.log(&row::FREE, ptr, request, stream, false);
-        let done = self.upstream.body().deallocate_at_hand(ptr, request, stream);
+        let done = self.upstream.body().deallocate_at_hand(ptr, request, stream, here);
         if let (false, Some(place)) = (done, place) {
             self.file.retract(place);
         }

@@ -42,16 +42,17 @@ mod collected;
 mod seat;
 
 use crossbeam_utils::CachePadded;
-use smallvec::SmallVec;
 use tenure_driver::RawStream;
 
 pub(super) use self::collected::{Collected, Which};
 use super::State;
+use super::at_hand::Recent;
 use super::order::{Key, cur};
 use super::place::{CLASSES, Held, Plot, UNIT, class_units};
 use crate::adaptor::tally::Shared;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex};
+use crate::thread::{self, Local};
 pub(super) use crate::threshold::Hold;
 use crate::threshold::{Threshold, knock};
 
@@ -139,9 +140,11 @@ pub(super) enum Lock {
 #[derive(Default)]
 pub(super) struct Drawer {
     /// The one used last is first.
-    magazines: SmallVec<[Magazine; 2]>,
+    magazines: Vec<Magazine>,
     outbox: Vec<(Held, u32)>,
     parked: Option<Parked>,
+    /// The block of a free, for the next one. It may be anybody's by now.
+    pub(super) recent: Option<Recent>,
     credit: i64,
     /// How often the pool's lock was in somebody else's hands: see [`Drawer::met`].
     crowd: u32,
@@ -220,10 +223,19 @@ impl Drawer {
         }
     }
 
+    /// The magazine with a stamp. Hardly ever another one than the first.
+    #[inline(always)]
+    fn stamped(&mut self, stamp: u32) -> Option<&mut Magazine> {
+        if self.magazines.first()?.stamp == stamp {
+            return self.magazines.first_mut();
+        }
+        self.magazines.iter_mut().find(|m| m.stamp == stamp)
+    }
+
     /// Keeps a claimed piece of a class; false when the magazine is full then.
     #[inline(always)]
     pub(super) fn push(&mut self, held: Held, class: usize, stamp: u32) -> bool {
-        let Some(magazine) = self.magazines.iter_mut().find(|m| m.stamp == stamp) else { return false };
+        let Some(magazine) = self.stamped(stamp) else { return false };
         let stack = &mut magazine.classes[class];
         stack.pieces.push(held);
         stack.pieces.len() < usize::from(stack.room)
@@ -239,7 +251,7 @@ impl Drawer {
     /// Gives a large block to the plot that it is of; false where it is of none.
     #[inline]
     fn replant(&mut self, held: &Held, stamp: u32) -> bool {
-        let magazine = self.magazines.iter_mut().find(|m| m.stamp == stamp);
+        let magazine = self.stamped(stamp);
         let plot = magazine.and_then(|m| m.plot.as_mut()).filter(|plot| plot.owns(held));
         plot.map(|plot| plot.take_back(held)).is_some()
     }
@@ -291,7 +303,7 @@ impl Drawer {
     pub(super) fn spill(&mut self, class: usize, stamp: u32, state: &mut State) {
         self.post(state);
         let is_crowded = self.is_crowded();
-        if let Some(magazine) = self.magazines.iter_mut().find(|m| m.stamp == stamp) {
+        if let Some(magazine) = self.stamped(stamp) {
             let Stack { pieces, room, .. } = &mut magazine.classes[class];
             let most = crowded_room(class);
             if is_crowded && usize::from(*room) < most {
@@ -477,12 +489,18 @@ impl Cache {
 
     /// What this thread's desk has, held. `None` where a thread is ending and can have no desk; with [`Lock::Try`] also where
     /// somebody else is at it.
-    #[inline(always)]
+    #[inline]
     pub(super) fn drawer(&self, lock: Lock) -> Option<Hold<'_, Drawer>> {
+        thread::with(|here| self.drawer_of(here, lock))
+    }
+
+    /// [`drawer`](Self::drawer) for a caller who has looked what is this thread's.
+    #[inline(always)]
+    pub(super) fn drawer_of(&self, here: &Local, lock: Lock) -> Option<Hold<'_, Drawer>> {
         // SAFETY: this pool is alive while it is borrowed, and nothing that holds a drawer takes a seat.
-        let desk = match unsafe { seat::desk(self.serial) } {
+        let desk = match unsafe { seat::desk(self.serial, here) } {
             Some(desk) => desk,
-            None => self.set_up(lock)?,
+            None => self.set_up(here, lock)?,
         };
         // SAFETY: the desk is this thread's, and nobody else comes to its drawer but as a guest.
         unsafe { if lock == Lock::Wait { Some(desk.drawer.hold()) } else { desk.drawer.try_hold() } }
@@ -490,7 +508,7 @@ impl Cache {
 
     /// A desk for this thread.
     #[cold]
-    fn set_up(&self, lock: Lock) -> Option<&Desk> {
+    fn set_up(&self, here: &Local, lock: Lock) -> Option<&Desk> {
         let desk = Arc::new(Desk {
             pool: self.serial,
             left: AtomicBool::new(false),
@@ -504,8 +522,8 @@ impl Cache {
         }
         list.push(desk);
         drop(list);
-        // SAFETY: as in `drawer`.
-        unsafe { seat::desk(self.serial) }
+        // SAFETY: as in `drawer_of`.
+        unsafe { seat::desk(self.serial, here) }
     }
 
     /// True when so many threads have ended that their desks are worth a visit.

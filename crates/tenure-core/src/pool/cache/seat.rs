@@ -4,20 +4,22 @@
 //! its next slow path or when the next desk is set up. A pool that ends marks its desks as closed, and the thread lets go of
 //! those when it takes a seat anywhere.
 //!
-//! Unsafe in this file: the pointer to the desk used last, which the list of the same thread keeps alive.
+//! Unsafe in this file: the pointer to the desk used last, which the list of the same thread keeps alive. It is kept where the
+//! thread has all that it reads at each call (`thread.rs`).
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use super::Desk;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering;
+use crate::thread::{self, Local};
 
 /// The desks of one thread.
 struct Seats(RefCell<Vec<Arc<Desk>>>);
 
 impl Drop for Seats {
     fn drop(&mut self) {
-        LAST.set((0, std::ptr::null()));
+        forget_last();
         for desk in self.0.get_mut().drain(..) {
             desk.left.store(true, Ordering::Release);
         }
@@ -26,36 +28,38 @@ impl Drop for Seats {
 
 thread_local! {
     static SEATS: Seats = const { Seats(RefCell::new(Vec::new())) };
-    /// The desk used last, by the serial number of its pool; it is among the thread's seats. On its own, since what needs no
-    /// clean-up is read without asking whether the thread is ending.
-    static LAST: Cell<(u64, *const Desk)> = const { Cell::new((0, std::ptr::null())) };
+}
+
+/// The desk used last may be gone soon.
+fn forget_last() {
+    thread::with(|here| here.desk.set((0, std::ptr::null())));
 }
 
 /// This thread's desk of the pool with this serial number, if it has one.
 ///
 /// # Safety
 /// The pool is alive for as long as the answer is used, and no seat is taken meanwhile.
-#[inline]
-pub(super) unsafe fn desk<'a>(pool: u64) -> Option<&'a Desk> {
-    let (serial, desk) = LAST.get();
+#[inline(always)]
+pub(super) unsafe fn desk<'a>(pool: u64, here: &Local) -> Option<&'a Desk> {
+    let (serial, desk) = here.desk.get();
     if serial == pool {
         // SAFETY: the desk is among this thread's seats; it leaves them when its pool has ended and the thread takes another
-        // seat, or when the thread ends, which forgets it here.
-        return Some(unsafe { &*desk });
+        // seat, or when the thread ends, which forgets it here. Nobody else sets the pointer.
+        return Some(unsafe { &*desk.cast::<Desk>() });
     }
-    find(pool).map(|desk| {
+    find(pool, here).map(|desk| {
         // SAFETY: as above.
         unsafe { &*desk }
     })
 }
 
 #[cold]
-fn find(pool: u64) -> Option<*const Desk> {
+fn find(pool: u64, here: &Local) -> Option<*const Desk> {
     SEATS
         .try_with(|seats| {
             let taken = seats.0.try_borrow().ok()?;
             let desk: *const Desk = &raw const **taken.iter().find(|desk| desk.pool == pool)?;
-            LAST.set((pool, desk));
+            here.desk.set((pool, desk.cast()));
             Some(desk)
         })
         .ok()
@@ -67,7 +71,7 @@ pub(super) fn sit(desk: &Arc<Desk>) -> bool {
     SEATS
         .try_with(|seats| {
             let Ok(mut taken) = seats.0.try_borrow_mut() else { return false };
-            LAST.set((0, std::ptr::null()));
+            forget_last();
             taken.retain(|desk| !desk.closed.load(Ordering::Relaxed));
             taken.push(desk.clone());
             true

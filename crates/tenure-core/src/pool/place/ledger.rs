@@ -73,6 +73,37 @@ pub(in crate::pool) struct Found<'a> {
     pub(in crate::pool) slot: u32,
     /// Units of the piece.
     pub(in crate::pool) units: u32,
+    /// By what it was found.
+    pub(in crate::pool) mark: Mark,
+}
+
+/// All by which a piece was found, so that it is found again with a look at one line: as long as that says the same, a search
+/// ends at the same piece.
+#[derive(Clone, Copy)]
+pub(in crate::pool) struct Mark {
+    line: *const Line,
+    word: u64,
+    span: u64,
+    slots: u64,
+}
+
+// SAFETY: the line is atomics, in an array that lives as long as the ledger does.
+unsafe impl Send for Mark {}
+
+impl Mark {
+    /// Whether the line still says so. What it says may change at any time, as with [`Ledger::find`].
+    ///
+    /// # Safety
+    /// The ledger is alive.
+    #[inline(always)]
+    pub(in crate::pool) unsafe fn stands(&self) -> bool {
+        // SAFETY: lines live as long as their ledger.
+        let line = unsafe { &*self.line };
+        line.word.load(Ordering::Acquire) == self.word
+            && line.span.load(Ordering::Relaxed) == self.span
+            && line.slots.load(Ordering::Acquire) == self.slots
+            && line.word.load(Ordering::Relaxed) == self.word
+    }
 }
 
 /// The slot number of a whole block.
@@ -200,17 +231,21 @@ impl Ledger {
         let span = line.span.load(Ordering::Relaxed);
         let (start, units) = ((span >> 32) as u32, span as u32);
         let inside = unit.checked_sub(start).filter(|inside| *inside < units)?;
+        let mark = |slots| Mark { line, word, span, slots };
         if state_of(word) != RUN {
-            return (inside == 0).then(|| Found { piece: self.piece(index), block: index, slot: NO_SLOT, units });
+            let mark = mark(line.slots.load(Ordering::Relaxed));
+            return (inside == 0).then(|| Found { piece: self.piece(index), block: index, slot: NO_SLOT, units, mark });
         }
         let class = class_in(word);
         let slot = slot_at(inside, class)?;
-        let slots = Slots::unpack(line.slots.load(Ordering::Acquire));
+        let packed = line.slots.load(Ordering::Acquire);
+        let slots = Slots::unpack(packed);
         // The block may have become something else between these looks, unless a piece of it is the caller's.
         if line.word.load(Ordering::Relaxed) != word {
             return None;
         }
-        Some(Found { piece: slots.get(slot)?, block: index, slot, units: class_units(class) })
+        let piece = slots.get(slot)?;
+        Some(Found { piece, block: index, slot, units: class_units(class), mark: mark(packed) })
     }
 }
 
@@ -349,6 +384,41 @@ mod tests {
             assert!(count < 16 || all.windows(2).all(|pair| pair[0].abs_diff(pair[1]) >= 64));
             assert!(slots.get(count.next_power_of_two()).is_none());
         }
+    }
+
+    #[test]
+    fn a_mark_stands_as_long_as_a_search_ends_at_the_same_piece() {
+        // Of two places 2^24 units apart the words of the pieces are the same.
+        const FAR: u32 = 1 << 24;
+        let (mut store, ledger) = (SlotStore::new(), Ledger::new((FAR as usize >> GRANULE) + 4));
+        ledger.make_room(1);
+        let begin = |start: u32, class, slots| {
+            ledger.starts().set(start as usize >> GRANULE, 1);
+            ledger.set_slots(1, start, 128, class, Some(slots));
+        };
+        let slots = store.take(128);
+        begin(0, 0, slots);
+        let mark = ledger.find(5).unwrap().mark;
+        // SAFETY: the ledger is alive.
+        let stands = || unsafe { mark.stands() };
+        assert!(stands());
+        ledger.set_slots(1, 0, 128, 0, None);
+        assert!(!stands(), "the run is gone");
+        begin(FAR, 0, slots);
+        assert!(!stands(), "its pieces are elsewhere");
+        begin(0, 1, slots);
+        assert!(!stands(), "they have another size");
+        begin(0, 0, store.take(128));
+        assert!(!stands(), "they are others");
+        begin(0, 0, slots);
+        assert!(stands());
+        ledger.begin_block(1, 256, 200, word(LIVE, WHOLE, 256, 4), 9);
+        ledger.starts().set(2, 1);
+        assert!(!stands(), "a block is there");
+        let whole = ledger.find(256).unwrap().mark;
+        ledger.begin_block(1, 256 + FAR, 200, word(LIVE, WHOLE, 256, 4), 9);
+        // SAFETY: the ledger is alive.
+        assert!(!unsafe { whole.stands() }, "the block is elsewhere");
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod block;
 mod check;
 mod free;
 mod granule;
+mod held;
 pub(in crate::pool) mod ledger;
 mod lend;
 mod look;
@@ -57,6 +58,7 @@ pub use vacate::Vacated;
 
 use crate::sync::{Arc, Lazy};
 
+pub(in crate::pool) use held::Held;
 pub(in crate::pool) use plot::Plot;
 pub(in crate::pool) use runs::CLASSES;
 pub(in crate::pool) use runs::class_units;
@@ -102,37 +104,6 @@ pub struct Entry {
     pub owner: u64,
     /// What it was stamped with.
     pub stamp: u32,
-}
-
-/// A piece that was freed and is kept by who freed it: handed out as far as the placer is concerned.
-#[derive(Clone, Copy)]
-pub(in crate::pool) struct Held {
-    piece: *const Piece,
-    /// Its first unit.
-    pub(in crate::pool) unit: u32,
-    block: u32,
-    slot: u32,
-}
-
-// SAFETY: the piece is atomics, in an array that lives as long as the placer does.
-unsafe impl Send for Held {}
-
-impl Held {
-    /// What [`Ledger::find`] found at `unit` and the caller has claimed.
-    #[inline]
-    pub(in crate::pool) fn claimed(found: &ledger::Found<'_>, unit: u32) -> Self {
-        Self { piece: found.piece, unit, block: found.block, slot: found.slot }
-    }
-
-    /// Hands it out again for the same stream.
-    ///
-    /// # Safety
-    /// The placer that it came from is alive.
-    #[inline]
-    pub(in crate::pool) unsafe fn hand_out(self, word: u64, owner: u64) {
-        // SAFETY: pieces live as long as their placer.
-        unsafe { (*self.piece).set(word, owner) };
-    }
 }
 
 /// What the placer knows of one tag.
