@@ -82,7 +82,9 @@ struct Near {
 }
 
 impl Near {
-    const NONE: Self = Self { home: Cell::new(None), count: Cell::new(0), places: [const { Cell::new(0) }; NEAR] };
+    const fn none() -> Self {
+        Self { home: Cell::new(None), count: Cell::new(0), places: [const { Cell::new(0) }; NEAR] }
+    }
 
     /// The place that came last.
     #[inline(always)]
@@ -129,7 +131,7 @@ impl Drop for Leaving {
 
 thread_local! {
     /// By the tag of the slab. On its own, since what needs no clean-up is read without asking whether the thread is ending.
-    static NEARBY: [Near; TAGS] = const { [Near::NONE; TAGS] };
+    static NEARBY: [Near; TAGS] = const { [const { Near::none() }; TAGS] };
     static LEAVING: Leaving = const { Leaving };
 }
 
