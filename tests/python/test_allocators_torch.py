@@ -663,6 +663,20 @@ def test_too_late_for_the_process_route():
 
 
 @on_gpu
+def test_a_pytorch_that_asks_otherwise_gets_the_pool():
+    run(
+        """
+        import tenure, torch
+        del torch._C._cuda_memorySnapshot
+        row = tenure.enable("torch")["torch"]
+        assert row.route == "pool", row
+        assert "lacks what the process route needs" in row.notes[0] and "_cuda_memorySnapshot" in row.notes[0], row
+        """,
+        timeout=300,
+    )
+
+
+@on_gpu
 @pytest.mark.parametrize("order", ["import torch, tenure.allocators.torch", "import tenure.allocators.torch, torch"])
 def test_the_hook_by_itself(order):
     run(

@@ -253,6 +253,15 @@ def _answers(torch: Any) -> dict[str, Callable[..., Any]]:
     }
 
 
+# What `torch.cuda.memory` gets its figures from. A PyTorch that lacks one of them asks something else, which nobody answers.
+_ASKED = (
+    "_cuda_memoryStats",
+    "_cuda_resetPeakMemoryStats",
+    "_cuda_resetAccumulatedMemoryStats",
+    "_cuda_memorySnapshot",
+    "_cuda_setMemoryFraction",
+)
+
 # What has no answer, and what to do instead.
 _UNANSWERED = {
     "_cuda_record_memory_history": "a memory history",
@@ -378,9 +387,8 @@ class _Plug:
             return "pool", ()
         if torch.cuda.is_initialized():
             return "pool", ("route pool, since PyTorch has begun to use CUDA and its allocator cannot be changed any more",)
-        lacks = [
-            name for name in ("set_record_stream_fn", "set_reset_fn") if not hasattr(_process_allocator()._allocator, name)
-        ]
+        lacks = [name for name in _SETTERS if not hasattr(_process_allocator()._allocator, name)]
+        lacks += [f"torch._C.{name}" for name in _ASKED if not hasattr(torch._C, name)]
         if not _prepared()["out_of_memory"]:
             lacks.append("c10::OutOfMemoryError")
         if lacks:
