@@ -667,10 +667,10 @@ def test_a_pytorch_that_asks_otherwise_gets_the_pool():
     run(
         """
         import tenure, torch
-        del torch._C._cuda_memorySnapshot
+        del torch._C._cuda_resetAccumulatedMemoryStats
         row = tenure.enable("torch")["torch"]
         assert row.route == "pool", row
-        assert "lacks what the process route needs" in row.notes[0] and "_cuda_memorySnapshot" in row.notes[0], row
+        assert "lacks what the process route needs" in row.notes[0] and "_cuda_resetAccumulatedMemoryStats" in row.notes[0], row
         """,
         timeout=300,
     )

@@ -100,7 +100,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     # 6 and 10 are round; in 6.3 and 10.37 the live bytes of one more step fit (12 and 21: 6.274 and 10.346 GiB), with little over.
-    parser.add_argument("--gib", nargs="+", default=["6", "6.3", "10", "10.37"], help="budgets of largest_batch.py (default: %(default)s)")
+    parser.add_argument(
+        "--gib", nargs="+", default=["6", "6.3", "10", "10.37"], help="budgets of largest_batch.py (default: %(default)s)"
+    )
     parser.add_argument("--only", choices=tuple(ROUTES), help="this job alone")
     parser.add_argument("--timeout", type=float, default=400)
     options = parser.parse_args()

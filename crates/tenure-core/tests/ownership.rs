@@ -104,7 +104,8 @@ fn a_raw_allocation_keeps_its_resource() {
     owner.deallocate(ptr, 512, 256, StreamRef::DEFAULT).unwrap();
     drop(owner);
     assert_eq!(count(&dropped), 1);
-    assert!(registry::owner_of(ptr).is_none());
+    // The address may be another test's by now.
+    assert!(registry::owner_of(ptr).is_none_or(|(owner, _)| owner.id() != id));
 }
 
 #[test]
