@@ -123,23 +123,26 @@ fn free_stripe() -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::sync::{Barrier, Mutex};
 
     use super::*;
+    use crate::sync::{Mutex, yield_now};
 
     #[test]
     fn of_all_who_live_no_two_have_one_stripe_and_who_ends_leaves_it() {
         for _ in 0..3 {
-            let (seen, all) = (Mutex::new(Vec::new()), Barrier::new(OWNED + 8));
+            let seen = Mutex::new(Vec::new());
             std::thread::scope(|scope| {
                 for _ in 0..OWNED + 8 {
                     scope.spawn(|| {
-                        seen.lock().unwrap().push(with(Local::stripe));
-                        all.wait();
+                        seen.lock().push(with(Local::stripe));
+                        // All live at once.
+                        while seen.lock().len() < OWNED + 8 {
+                            yield_now();
+                        }
                     });
                 }
             });
-            let seen = seen.into_inner().unwrap();
+            let seen = seen.into_inner();
             let owned: Vec<_> = seen.iter().filter(|stripe| **stripe < OWNED).collect();
             assert_eq!(owned.len(), owned.iter().collect::<HashSet<_>>().len());
             // Other tests of this process have some.
