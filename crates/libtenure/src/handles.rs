@@ -207,14 +207,9 @@ pub(crate) unsafe fn carried_if_right<'a>(given: tenure_stream) -> Option<Stream
     })
 }
 
-/// [`stream`] where nothing about the stream is wrong.
-///
-/// # Safety
-/// As for [`carried`].
+/// Keeps a stream that [`carried_if_right`] found, unless it has ended meanwhile against the rules.
 #[inline(always)]
-pub(crate) unsafe fn kept_if_right(given: tenure_stream) -> Option<StreamHold> {
-    // SAFETY: by this function's contract.
-    let stream = unsafe { carried_if_right(given) }?;
+pub(crate) fn kept_if_there(stream: StreamRef<'_>, given: tenure_stream) -> Option<StreamHold> {
     if stream.object.is_none() {
         return Some(StreamHold::raw(stream.raw));
     }
@@ -256,7 +251,8 @@ fn not_together() -> Error {
     )
 }
 
-fn gone() -> Error {
+#[cold]
+pub(crate) fn gone() -> Error {
     Error::BadHandle("this stream has ended: nothing holds it any more".into())
 }
 
