@@ -79,18 +79,26 @@ fn settle(
     out: &mut tenure_buffer,
     here: &Local,
 ) -> tenure_status {
-    let Some(home) = kept_if_there(stream, given) else {
-        return give_up(block, StreamHold::raw(stream.raw), light, gone());
+    let properties = light.body().properties();
+    let mut object = None;
+    if stream.object.is_some() {
+        object = kept_if_there(given);
+        if object.is_none() {
+            return give_up(block, StreamHold::raw(stream.raw), light, gone());
+        }
+    }
+    let Some(vacancy) = BUFFERS.vacancy(here) else {
+        return give_up(block, StreamHold::new(stream.raw, object), light, BUFFERS.full());
     };
-    let Some(vacancy) = BUFFERS.vacancy(here) else { return give_up(block, home, light, BUFFERS.full()) };
-    *out = vacancy.settle(|| Buffer::of_block(block, home, light));
+    // Put together there and nowhere before: what is copied in wider pieces than it was written in waits for its stores.
+    *out = vacancy.settle(|| Buffer::of_block(block, properties, StreamHold::new(stream.raw, object), light));
     TENURE_OK
 }
 
 #[cold]
 #[inline(never)]
 fn give_up(block: &Block, home: StreamHold, light: Light, error: Error) -> tenure_status {
-    drop(Buffer::of_block(block, home, light));
+    drop(Buffer::of_block(block, light.body().properties(), home, light));
     set(error)
 }
 

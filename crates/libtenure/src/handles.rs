@@ -207,16 +207,13 @@ pub(crate) unsafe fn carried_if_right<'a>(given: tenure_stream) -> Option<Stream
     })
 }
 
-/// Keeps a stream that [`carried_if_right`] found, unless it has ended meanwhile against the rules.
+/// What keeps a stream object that [`carried_if_right`] found; `None` where it has ended meanwhile, against the rules.
 #[inline(always)]
-pub(crate) fn kept_if_there(stream: StreamRef<'_>, given: tenure_stream) -> Option<StreamHold> {
-    if stream.object.is_none() {
-        return Some(StreamHold::raw(stream.raw));
-    }
+pub(crate) fn kept_if_there(given: tenure_stream) -> Option<Arc<StreamObject>> {
     // SAFETY: the pointer is one of `Weak::as_ptr`, and the stream's seat keeps a weak reference for as long as the pointer is
     // there. What is made here is not dropped, since it is that one.
     let weak = ManuallyDrop::new(unsafe { Weak::from_raw(POINTERS.get(given.object)?) });
-    Some(StreamHold::object(weak.upgrade()?))
+    weak.upgrade()
 }
 
 /// The resource of a reference, where that is alive and named as usual.

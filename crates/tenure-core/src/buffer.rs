@@ -80,7 +80,6 @@ pub struct Block {
     bytes: usize,
     align: usize,
     device: i32,
-    properties: Properties,
 }
 
 /// The references of a buffer that has ended.
@@ -113,7 +112,7 @@ impl Buffer {
     /// Those of the allocation.
     pub fn create(bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
         match thread::with(|here| Self::block_at_hand(bytes, or_default(align), home.as_carried(), &resource, here)) {
-            Some(Ok(block)) => return Ok(Self::of_block(&block, home, resource)),
+            Some(Ok(block)) => return Ok(Self::of_block(&block, resource.body().properties(), home, resource)),
             Some(Err(error)) => return Err(*error),
             None => {}
         }
@@ -143,13 +142,14 @@ impl Buffer {
             return None;
         }
         let made = body.allocate_at_hand(&request, stream, here)?;
-        Some(made.map(|ptr| Block { ptr, bytes, align, device, properties: body.properties() }))
+        Some(made.map(|ptr| Block { ptr, bytes, align, device }))
     }
 
-    /// A buffer of such a block, with a light on the resource that made it, and with the stream that it was made on.
-    #[inline]
-    pub fn of_block(block: &Block, home: StreamHold, resource: Light) -> Self {
-        let Block { ptr, bytes, align, device, properties } = *block;
+    /// A buffer of such a block, with a light on the resource that made it and what that says its memory can do, and with the
+    /// stream that it was made on.
+    #[inline(always)]
+    pub fn of_block(block: &Block, properties: Properties, home: StreamHold, resource: Light) -> Self {
+        let Block { ptr, bytes, align, device } = *block;
         Self {
             ptr,
             bytes,
@@ -174,7 +174,7 @@ impl Buffer {
         if home.as_carried().outlives_call() {
             match thread::with(|here| Self::block_at_hand(bytes, or_default(align), home.as_carried(), &resource, here))
             {
-                Some(Ok(block)) => return Ok(Self::of_block(&block, home, resource)),
+                Some(Ok(block)) => return Ok(Self::of_block(&block, resource.body().properties(), home, resource)),
                 Some(Err(error)) => return Err(*error),
                 None => {}
             }

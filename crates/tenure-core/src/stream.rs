@@ -205,8 +205,9 @@ pub struct StreamHold {
 }
 
 impl StreamHold {
+    /// Keeps a stream: its object where it has one, else a raw value.
     #[inline(always)]
-    fn new(raw: RawStream, object: Option<Arc<StreamObject>>) -> Self {
+    pub fn new(raw: RawStream, object: Option<Arc<StreamObject>>) -> Self {
         Self { raw, object, thread: if raw.is_per_thread() { this_thread() } else { 0 }, device: -1 }
     }
 
