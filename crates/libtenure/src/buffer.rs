@@ -3,16 +3,16 @@
 use std::ffi::c_void;
 
 use tenure_abi::*;
-use tenure_core::buffer::{Buffer, Foreign};
+use tenure_core::buffer::{Block, Buffer, Foreign};
 use tenure_core::error::{Error, Result};
-use tenure_core::resource::registry;
+use tenure_core::resource::{Light, registry};
 use tenure_core::stream::{StreamHold, StreamRef};
 use tenure_core::thread::{self, Local};
 
 use crate::guard::{exports, set};
 use crate::handles::{
-    BUFFERS, View, address, anchor_out, buffer_out, fill, fillable, kept_if_right, named_if_right, owner, pointer,
-    properties_of, resolved, stream, stream_retain, writable, write,
+    BUFFERS, View, address, anchor_out, buffer_out, carried_if_right, fill, fillable, gone, kept_if_there,
+    named_if_right, owner, pointer, properties_of, resolved, stream, stream_retain, writable, write,
 };
 use crate::library::Context;
 use crate::resource::or_default;
@@ -58,22 +58,48 @@ unsafe fn create_at_hand(
     here: &Local,
 ) -> Option<tenure_status> {
     // SAFETY: by this function's contract.
-    let (out, home) = (unsafe { out.as_mut() }?, unsafe { kept_if_right(given) }?);
-    if !may_ask && !home.as_carried().outlives_call() {
+    let (out, stream) = (unsafe { out.as_mut() }?, unsafe { carried_if_right(given) }?);
+    if !may_ask && !stream.outlives_call() {
         return None;
     }
     let named = named_if_right(resource)?;
-    let made = match Buffer::block_at_hand(bytes, or_default(alignment), &home, &named, here)? {
-        Ok(block) => BUFFERS.insert_with(|| Buffer::of_block(&block, home, named.light_of(here))),
-        Err(error) => Err(*error),
-    };
-    Some(match made {
-        Ok(handle) => {
-            *out = handle;
-            TENURE_OK
-        }
-        Err(error) => set(error),
+    Some(match Buffer::block_at_hand(bytes, or_default(alignment), stream, &named, here)? {
+        Ok(block) => settle(&block, stream, given, named.light_of(here), out, here),
+        Err(error) => set(*error),
     })
+}
+
+/// Lets a buffer in, made where it will be.
+#[inline(always)]
+fn settle(
+    block: &Block,
+    stream: StreamRef<'_>,
+    given: tenure_stream,
+    light: Light,
+    out: &mut tenure_buffer,
+    here: &Local,
+) -> tenure_status {
+    let properties = light.body().properties();
+    let mut object = None;
+    if stream.object.is_some() {
+        object = kept_if_there(given);
+        if object.is_none() {
+            return give_up(block, StreamHold::raw(stream.raw), light, gone());
+        }
+    }
+    let Some(vacancy) = BUFFERS.vacancy(here) else {
+        return give_up(block, StreamHold::new(stream.raw, object), light, BUFFERS.full());
+    };
+    // Put together there and nowhere before: what is copied in wider pieces than it was written in waits for its stores.
+    *out = vacancy.settle(|| Buffer::of_block(block, properties, StreamHold::new(stream.raw, object), light));
+    TENURE_OK
+}
+
+#[cold]
+#[inline(never)]
+fn give_up(block: &Block, home: StreamHold, light: Light, error: Error) -> tenure_status {
+    drop(Buffer::of_block(block, light.body().properties(), home, light));
+    set(error)
 }
 
 /// The same of the current resource, whose reference is counted before it is known whether there is a block at hand. So what
@@ -90,23 +116,27 @@ unsafe fn create_of_current_at_hand(
     here: &Local,
 ) -> Option<tenure_status> {
     // SAFETY: by this function's contract.
-    let (out, home) = (unsafe { out.as_mut() }?, unsafe { kept_if_right(given) }?);
-    if home.held().is_none() && !home.value().is_special() {
+    let (out, stream) = (unsafe { out.as_mut() }?, unsafe { carried_if_right(given) }?);
+    if !stream.outlives_call() {
         return None;
     }
-    let device = home.as_carried().device().ok()??;
+    let device = stream.device().ok()??;
     let status = registry::without_waiting(|| {
         let light = tenure_core::current::get_at_hand(device)?;
-        let made = match Buffer::block_at_hand(bytes, or_default(alignment), &home, &light, here)? {
-            Ok(block) => BUFFERS.insert_with(|| Buffer::of_block(&block, home, light)),
-            Err(error) => Err(*error),
-        };
-        Some(made.map_or_else(set, |handle| {
-            *out = handle;
-            TENURE_OK
-        }))
+        Some(match Buffer::block_at_hand(bytes, or_default(alignment), stream, &light, here)? {
+            Ok(block) => settle(&block, stream, given, light, out, here),
+            Err(error) => set(*error),
+        })
     })?;
     Some(if status == TENURE_OK && registry::has_deferred() { TENURE_OK_COLLECT } else { status })
+}
+
+/// Ends a buffer whose block goes to what the thread has at hand: `None`, with nothing changed, where that is not so.
+#[inline(always)]
+fn destroy_at_hand(buffer: tenure_buffer, here: &Local) -> Option<()> {
+    let left = BUFFERS.end_if(buffer, here, |buffer| buffer.end_at_hand(here))?;
+    left.end(here);
+    Some(())
 }
 
 exports! { guard:
@@ -254,7 +284,7 @@ exports! { guard:
 
 exports! { guard_release:
     fn tenure_buffer_destroy(buffer: tenure_buffer) first {
-        BUFFERS.end_if(buffer, Buffer::end_at_hand).then_some(TENURE_OK)
+        thread::with(|here| destroy_at_hand(buffer, here)).map(|()| TENURE_OK)
     } {
         // A wrong free ends the buffer all the same: the block stays with its resource, which still counts it.
         let mut wrong = None;
@@ -340,8 +370,8 @@ exports! { try guard:
 
 exports! { try guard_release:
     fn tenure_buffer_try_destroy(buffer: tenure_buffer) first {
-        let ended = registry::without_waiting(|| BUFFERS.end_if(buffer, Buffer::end_at_hand));
-        ended.then(|| if registry::has_deferred() { TENURE_OK_COLLECT } else { TENURE_OK })
+        registry::without_waiting(|| thread::with(|here| destroy_at_hand(buffer, here)))
+            .map(|()| if registry::has_deferred() { TENURE_OK_COLLECT } else { TENURE_OK })
     } {
         drop(BUFFERS.remove(buffer, Buffer::try_close)?);
     }

@@ -207,21 +207,13 @@ pub(crate) unsafe fn carried_if_right<'a>(given: tenure_stream) -> Option<Stream
     })
 }
 
-/// [`stream`] where nothing about the stream is wrong.
-///
-/// # Safety
-/// As for [`carried`].
+/// What keeps a stream object that [`carried_if_right`] found; `None` where it has ended meanwhile, against the rules.
 #[inline(always)]
-pub(crate) unsafe fn kept_if_right(given: tenure_stream) -> Option<StreamHold> {
-    // SAFETY: by this function's contract.
-    let stream = unsafe { carried_if_right(given) }?;
-    if stream.object.is_none() {
-        return Some(StreamHold::raw(stream.raw));
-    }
+pub(crate) fn kept_if_there(given: tenure_stream) -> Option<Arc<StreamObject>> {
     // SAFETY: the pointer is one of `Weak::as_ptr`, and the stream's seat keeps a weak reference for as long as the pointer is
     // there. What is made here is not dropped, since it is that one.
     let weak = ManuallyDrop::new(unsafe { Weak::from_raw(POINTERS.get(given.object)?) });
-    Some(StreamHold::object(weak.upgrade()?))
+    weak.upgrade()
 }
 
 /// The resource of a reference, where that is alive and named as usual.
@@ -256,7 +248,8 @@ fn not_together() -> Error {
     )
 }
 
-fn gone() -> Error {
+#[cold]
+pub(crate) fn gone() -> Error {
     Error::BadHandle("this stream has ended: nothing holds it any more".into())
 }
 

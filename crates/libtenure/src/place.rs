@@ -93,7 +93,7 @@ impl<T, V> Place<T, V> {
     ///
     /// # Safety
     /// The place is vacant, and the caller is the only one who may settle anybody here.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn settle(&self, generation: u64, make: impl FnOnce() -> T) {
         // SAFETY: nobody reaches the cell of a vacant place, and nobody else settles here.
         unsafe { (*self.tenant.get()).write(make()) };
@@ -177,17 +177,13 @@ impl<'a, T, V> Held<'a, T, V> {
         Taken { place, generation }
     }
 
-    /// Ends the tenancy: from here on the handle is dead. The tenant is dropped where it is.
-    ///
-    /// # Safety
-    /// Nobody settles anybody here before this call has returned.
-    #[inline]
-    pub(crate) unsafe fn end(self) {
+    /// Ends the tenancy: from here on the handle is dead. The tenant is forgotten and not dropped: the caller has taken out of
+    /// it what must be.
+    #[inline(always)]
+    pub(crate) fn end(self) {
         let (place, generation) = (self.place, self.generation);
         std::mem::forget(self);
         place.word.store(generation << SHIFT | VACANT, Release);
-        // SAFETY: the handle is dead and nobody settles here: the tenant is this thread's.
-        unsafe { (*place.tenant.get()).assume_init_drop() };
     }
 }
 
@@ -219,7 +215,7 @@ impl<T, V> Taken<'_, T, V> {
     /// Ends the tenancy and gives the tenant out.
     ///
     /// # Safety
-    /// As [`Held::end`].
+    /// Nobody settles anybody here before this call has returned.
     pub(crate) unsafe fn end(self) -> T {
         let (place, generation) = (self.place, self.generation);
         std::mem::forget(self);

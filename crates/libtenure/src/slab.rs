@@ -14,9 +14,10 @@
 //! A thread takes the place that it gave back last, and where it has none some that others gave back, and only then a new one:
 //! where one thread makes and another ends, the places go round. What an ending thread has goes to all.
 //!
-//! **Cost**: a tenant comes and goes with one compare-exchange, and a read of the thread's own storage for each.
+//! **Cost**: a tenant comes and goes with one compare-exchange. What the thread has is found through what its caller has looked
+//! up already (`thread.rs` of the engine).
 //!
-//! Unsafe in this file: letting tenants into places and out of them (`place.rs`).
+//! Unsafe in this file: letting tenants into places and out of them (`place.rs`), and the way to what the thread has.
 
 use std::cell::Cell;
 
@@ -24,6 +25,7 @@ use tenure_core::chunks::Chunks;
 use tenure_core::error::{Error, Result};
 use tenure_core::sync::Mutex;
 use tenure_core::sync::atomic::{AtomicUsize, Ordering};
+use tenure_core::thread::{self, Local};
 use tenure_driver::process;
 
 use crate::place::{Held, Place, Refusal};
@@ -149,6 +151,25 @@ pub(crate) struct Slab<T: 'static, V: 'static, const CHUNKS: usize> {
     free: Free,
 }
 
+/// A vacant place that one thread has. It must be settled: one that is dropped is not given out again.
+#[must_use]
+pub(crate) struct Vacancy<T: 'static, V: 'static> {
+    place: &'static Place<T, V>,
+    index: u64,
+    tag: u64,
+}
+
+impl<T, V> Vacancy<T, V> {
+    /// Lets a tenant in, made where it will be, and gives its handle.
+    #[inline(always)]
+    pub(crate) fn settle(self, make: impl FnOnce() -> T) -> u64 {
+        let generation = self.place.generation() + 1;
+        // SAFETY: the place came from the free ones, or is new: it is vacant, and this thread has it alone.
+        unsafe { self.place.settle(generation, make) };
+        (self.tag << 60) | (generation << INDEX_BITS) | self.index
+    }
+}
+
 /// In a forked child whoever holds a place may be a thread that does not exist.
 fn is_lost() -> bool {
     process::forked()
@@ -174,7 +195,7 @@ impl<T: Send, V: Copy + Send, const CHUNKS: usize> Slab<T, V, CHUNKS> {
     }
 
     #[inline(always)]
-    fn place(&self, index: usize) -> Option<&Place<T, V>> {
+    fn place(&self, index: usize) -> Option<&'static Place<T, V>> {
         self.chunks.get(index).map(|own| &own.0)
     }
 
@@ -212,16 +233,29 @@ impl<T: Send, V: Copy + Send, const CHUNKS: usize> Slab<T, V, CHUNKS> {
         place.hold(generation, is_lost).map_err(|refusal| self.refused(refusal))
     }
 
-    /// Runs `f` with what this thread has nearby; `None` where it is ending.
+    /// What this thread has nearby; `None` where it is ending.
     #[inline(always)]
-    fn near<R>(&'static self, f: impl FnOnce(&Near) -> R) -> Option<R> {
-        NEARBY.with(|nearby| {
-            let near = &nearby[self.tag as usize % TAGS];
-            (near.home.get().is_some() || self.settle_near(near)).then(|| f(near))
-        })
+    fn near<'a>(&'static self, here: &'a Local) -> Option<&'a Near> {
+        let mut nearby = here.face.get();
+        if nearby.is_null() {
+            nearby = Self::seek_nearby(here);
+        }
+        // SAFETY: it is this thread's, which only this file notes there, has no destructor, and is there until the thread's
+        // end, as `here` is.
+        let near = unsafe { &(*nearby.cast::<[Near; TAGS]>())[self.tag as usize % TAGS] };
+        (near.home.get().is_some() || self.settle_near(near)).then_some(near)
     }
 
     #[cold]
+    #[inline(never)]
+    fn seek_nearby(here: &Local) -> *const () {
+        let nearby = NEARBY.with(|nearby| std::ptr::from_ref(nearby).cast());
+        here.face.set(nearby);
+        nearby
+    }
+
+    #[cold]
+    #[inline(never)]
     fn settle_near(&'static self, near: &Near) -> bool {
         // From here on the thread gives back what it has when it ends.
         let stays = LEAVING.try_with(|_| ()).is_ok();
@@ -233,23 +267,23 @@ impl<T: Send, V: Copy + Send, const CHUNKS: usize> Slab<T, V, CHUNKS> {
 
     /// A place that nobody has: of this thread's, else of all.
     #[inline(always)]
-    fn free_place(&'static self) -> Option<u32> {
-        self.near(|near| near.pop().or_else(|| self.free.draw(near))).flatten()
+    fn free_place(&'static self, here: &Local) -> Option<u32> {
+        let near = self.near(here)?;
+        near.pop().or_else(|| self.free.draw(near))
     }
 
     /// Nobody is there any more.
     #[inline(always)]
-    fn vacated(&'static self, handle: u64) {
+    fn vacated(&'static self, handle: u64, here: &Local) {
         // A place whose generations are used up is not given out again, so that no handle ever comes back.
         let Some(index) = self.index(handle).filter(|_| (handle >> INDEX_BITS) & MASK < MASK) else { return };
-        let kept = self.near(|near| {
-            if !near.push(index as u32) {
+        match self.near(here) {
+            Some(near) if near.push(index as u32) => {}
+            Some(near) => {
                 near.give(&self.free, NEAR - BATCH);
                 near.push(index as u32);
             }
-        });
-        if kept.is_none() {
-            self.free.give([index as u32]);
+            None => self.free.give([index as u32]),
         }
     }
 
@@ -259,45 +293,39 @@ impl<T: Send, V: Copy + Send, const CHUNKS: usize> Slab<T, V, CHUNKS> {
     /// There are too many; the tenant is dropped.
     #[inline]
     pub(crate) fn insert(&'static self, tenant: T) -> Result<u64> {
-        self.insert_with(|| tenant)
+        match thread::with(|here| self.vacancy(here)) {
+            Some(vacancy) => Ok(vacancy.settle(|| tenant)),
+            None => Err(self.full()),
+        }
     }
 
-    /// Takes in a tenant that is made in its place.
-    ///
-    /// # Errors
-    /// There are too many; the tenant is made and dropped.
-    #[inline]
-    pub(crate) fn insert_with(&'static self, make: impl FnOnce() -> T) -> Result<u64> {
-        let found = match self.free_place() {
-            Some(index) => Ok(index as usize),
-            None => self.new_place(),
+    /// A place for one tenant; `None` where there are too many.
+    #[inline(always)]
+    pub(crate) fn vacancy(&'static self, here: &Local) -> Option<Vacancy<T, V>> {
+        let index = match self.free_place(here) {
+            Some(index) => index as usize,
+            None => self.new_place()?,
         };
-        let found = found.and_then(|index| match self.place(index) {
-            Some(place) => Ok((index, place)),
-            None => Err(Error::Internal("a place of a slab is missing".into())),
-        });
-        match found {
-            Ok((index, place)) => {
-                let generation = place.generation() + 1;
-                // SAFETY: the place came from the free ones, or is new: it is vacant, and this thread has it alone.
-                unsafe { place.settle(generation, make) };
-                Ok((self.tag << 60) | (generation << INDEX_BITS) | index as u64)
-            }
-            Err(error) => {
-                drop(make());
-                Err(error)
-            }
-        }
+        let place = self.place(index)?;
+        Some(Vacancy { place, index: index as u64, tag: self.tag })
     }
 
     #[cold]
-    fn new_place(&self) -> Result<usize> {
+    #[inline(never)]
+    fn new_place(&self) -> Option<usize> {
         let index = self.used.fetch_add(1, Ordering::Relaxed);
         if self.chunks.reach(index, |_| Own(Place::default())).is_none() {
             self.used.fetch_sub(1, Ordering::Relaxed);
-            return Err(Error::invalid(format!("more than {} {}s are alive", CHUNKS * CHUNK, self.what)));
+            return None;
         }
-        Ok(index)
+        Some(index)
+    }
+
+    /// Why there was no [`vacancy`](Self::vacancy).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn full(&self) -> Error {
+        Error::invalid(format!("more than {} {}s are alive", CHUNKS * CHUNK, self.what))
     }
 
     /// What may be asked at any time.
@@ -319,23 +347,26 @@ impl<T: Send, V: Copy + Send, const CHUNKS: usize> Slab<T, V, CHUNKS> {
         f(&mut taken)?;
         // SAFETY: the place is given out again below.
         let tenant = unsafe { taken.end() };
-        self.vacated(handle);
+        thread::with(|here| self.vacated(handle, here));
         Ok(tenant)
     }
 
-    /// Ends a tenant where `f` says so; false, with nothing changed, where it does not, and for a handle that is not right.
-    /// The tenant is held meanwhile: `f` must be short and call nobody.
+    /// Ends a tenant where `f` says `Some`; `None`, with nothing changed, where it does not, and for a handle that is not right.
+    /// The tenant is held meanwhile: `f` must be short and call nobody. It is forgotten then and not dropped: `f` takes out of
+    /// it what must be.
     #[inline(always)]
-    pub(crate) fn end_if(&'static self, handle: u64, f: impl FnOnce(&mut T) -> bool) -> bool {
-        let Some((place, generation)) = self.find(handle) else { return false };
-        let Ok(mut held) = place.hold(generation, is_lost) else { return false };
-        if !f(&mut held) {
-            return false;
-        }
-        // SAFETY: the place is given out again below.
-        unsafe { held.end() };
-        self.vacated(handle);
-        true
+    pub(crate) fn end_if<R>(
+        &'static self,
+        handle: u64,
+        here: &Local,
+        f: impl FnOnce(&mut T) -> Option<R>,
+    ) -> Option<R> {
+        let (place, generation) = self.find(handle)?;
+        let mut held = place.hold(generation, is_lost).ok()?;
+        let answer = f(&mut held)?;
+        held.end();
+        self.vacated(handle, here);
+        Some(answer)
     }
 
     /// Reads a tenant that is held meanwhile: `f` must be short and call nobody.

@@ -61,8 +61,7 @@ fn operate(seat: &Seat, generation: u64) -> Result<(), Refusal> {
 
 fn end(seat: &Seat, generation: u64) -> Result<(), Refusal> {
     let held = seat.hold(generation, never)?;
-    // SAFETY: whoever ends it settles, and nobody else.
-    unsafe { held.end() };
+    held.end();
     Ok(())
 }
 

@@ -36,7 +36,8 @@ use crate::error::{Error, Result};
 use crate::observe;
 use crate::ops;
 use crate::resource::{DEFAULT_ALIGNMENT, Light, MAX_BYTES, Named, Properties, Request};
-use crate::stream::{StreamHold, StreamRef};
+use crate::stream::{StreamHold, StreamObject, StreamRef};
+use crate::sync::Arc;
 use crate::thread::{self, Local};
 use crate::tools;
 
@@ -79,7 +80,25 @@ pub struct Block {
     bytes: usize,
     align: usize,
     device: i32,
-    properties: Properties,
+}
+
+/// The references of a buffer that has ended.
+#[must_use]
+pub struct Left {
+    source: Source,
+    stream: Option<Arc<StreamObject>>,
+}
+
+impl Left {
+    /// Drops them.
+    #[inline(always)]
+    pub fn end(self, here: &Local) {
+        drop(self.stream);
+        // Last of all: this may have been what kept the resource alive.
+        if let Source::Resource(light) = self.source {
+            light.end(here);
+        }
+    }
 }
 
 fn or_default(align: usize) -> usize {
@@ -92,8 +111,8 @@ impl Buffer {
     /// # Errors
     /// Those of the allocation.
     pub fn create(bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
-        match thread::with(|here| Self::block_at_hand(bytes, or_default(align), &home, &resource, here)) {
-            Some(Ok(block)) => return Ok(Self::of_block(&block, home, resource)),
+        match thread::with(|here| Self::block_at_hand(bytes, or_default(align), home.as_carried(), &resource, here)) {
+            Some(Ok(block)) => return Ok(Self::of_block(&block, resource.body().properties(), home, resource)),
             Some(Err(error)) => return Err(*error),
             None => {}
         }
@@ -112,24 +131,25 @@ impl Buffer {
     pub fn block_at_hand(
         bytes: usize,
         align: usize,
-        home: &StreamHold,
+        stream: StreamRef<'_>,
         resource: &Named,
         here: &Local,
     ) -> Option<Result<Block, Box<Error>>> {
         let request = resource.plain(bytes, align)?;
         let body = resource.body();
         let device = body.device().filter(|device| *device >= 0)?;
-        if !home.as_stored().is_live() && body.needs_live_stream() {
+        if !stream.outlives_call() && body.needs_live_stream() {
             return None;
         }
-        let made = body.allocate_at_hand(&request, home.as_carried(), here)?;
-        Some(made.map(|ptr| Block { ptr, bytes, align, device, properties: body.properties() }))
+        let made = body.allocate_at_hand(&request, stream, here)?;
+        Some(made.map(|ptr| Block { ptr, bytes, align, device }))
     }
 
-    /// A buffer of such a block, with a light on the resource that made it, and with the stream that it was made on.
-    #[inline]
-    pub fn of_block(block: &Block, home: StreamHold, resource: Light) -> Self {
-        let Block { ptr, bytes, align, device, properties } = *block;
+    /// A buffer of such a block, with a light on the resource that made it and what that says its memory can do, and with the
+    /// stream that it was made on.
+    #[inline(always)]
+    pub fn of_block(block: &Block, properties: Properties, home: StreamHold, resource: Light) -> Self {
+        let Block { ptr, bytes, align, device } = *block;
         Self {
             ptr,
             bytes,
@@ -152,8 +172,9 @@ impl Buffer {
     pub fn try_create(bytes: usize, align: usize, home: StreamHold, resource: Light) -> Result<Self> {
         // Of a raw value it would have to be asked which stream it is.
         if home.as_carried().outlives_call() {
-            match thread::with(|here| Self::block_at_hand(bytes, or_default(align), &home, &resource, here)) {
-                Some(Ok(block)) => return Ok(Self::of_block(&block, home, resource)),
+            match thread::with(|here| Self::block_at_hand(bytes, or_default(align), home.as_carried(), &resource, here))
+            {
+                Some(Ok(block)) => return Ok(Self::of_block(&block, resource.body().properties(), home, resource)),
                 Some(Err(error)) => return Err(*error),
                 None => {}
             }
@@ -391,19 +412,20 @@ impl Buffer {
         closed
     }
 
-    /// Frees the block of a buffer that is dropped next, into what the thread keeps at hand: false, with nothing changed, when
-    /// anything about it must be looked at. Calls nobody; the references that the buffer holds go when it is dropped.
-    #[inline]
-    pub fn end_at_hand(&mut self) -> bool {
-        let done = self.free_at_hand();
-        if done {
-            self.ptr = 0;
+    /// Ends a buffer whose block goes into what the thread keeps at hand: `None`, with nothing changed, when anything about it
+    /// must be looked at. Calls nobody. All that the buffer held is in the answer: nothing is left of it that must be dropped.
+    #[inline(always)]
+    pub fn end_at_hand(&mut self, here: &Local) -> Option<Left> {
+        if self.used.capacity() != 0 || !self.free_at_hand(here) {
+            return None;
         }
-        done
+        self.ptr = 0;
+        let source = std::mem::replace(&mut self.source, Source::Foreign(None));
+        Some(Left { source, stream: self.home.let_go() })
     }
 
-    #[inline]
-    fn free_at_hand(&self) -> bool {
+    #[inline(always)]
+    fn free_at_hand(&self, here: &Local) -> bool {
         let Source::Resource(light) = &self.source else { return false };
         let Some(request) = light.plain(self.capacity, self.align) else { return false };
         // What `settle` would find nothing to do for.
@@ -411,11 +433,11 @@ impl Buffer {
         let settled = self.used.is_empty()
             && self.home.is_of_this_thread()
             && (self.home.as_stored().is_live() || !elsewhere(&self.home));
-        settled && thread::with(|here| light.body().deallocate_at_hand(self.ptr, &request, self.home.as_stored(), here))
+        settled && light.body().deallocate_at_hand(self.ptr, &request, self.home.as_stored(), here)
     }
 
     fn close_now(&mut self, carried: bool) -> Result<()> {
-        if self.free_at_hand() {
+        if thread::with(|here| self.free_at_hand(here)) {
             self.empty();
             return Ok(());
         }
@@ -435,7 +457,7 @@ impl Buffer {
         if matches!(self.source, Source::Foreign(Some(_))) {
             return Err(Error::WouldBlock);
         }
-        if self.free_at_hand() {
+        if thread::with(|here| self.free_at_hand(here)) {
             self.empty();
             return Ok(());
         }

@@ -205,19 +205,20 @@ pub struct StreamHold {
 }
 
 impl StreamHold {
-    #[inline]
-    fn new(raw: RawStream, object: Option<Arc<StreamObject>>) -> Self {
+    /// Keeps a stream: its object where it has one, else a raw value.
+    #[inline(always)]
+    pub fn new(raw: RawStream, object: Option<Arc<StreamObject>>) -> Self {
         Self { raw, object, thread: if raw.is_per_thread() { this_thread() } else { 0 }, device: -1 }
     }
 
     /// Keeps an object.
-    #[inline]
+    #[inline(always)]
     pub fn object(object: Arc<StreamObject>) -> Self {
         Self::new(object.raw(), Some(object))
     }
 
     /// Keeps a raw value: nothing keeps the stream alive.
-    #[inline]
+    #[inline(always)]
     pub fn raw(raw: RawStream) -> Self {
         Self::new(raw, None)
     }
@@ -231,6 +232,12 @@ impl StreamHold {
             self.device = device;
         }
         self
+    }
+
+    /// Takes out the object, for a hold that is about to end.
+    #[inline(always)]
+    pub(crate) fn let_go(&mut self) -> Option<Arc<StreamObject>> {
+        self.object.take()
     }
 
     /// The device, as far as it is known: not of a default stream that came without an object.

@@ -1,4 +1,5 @@
-//! What a thread has of its own, in one place: its number, its stripe of the counts, the desk that it used last.
+//! What a thread has of its own, in one place: its number, its stripe of the counts, the desk that it used last, and where
+//! the face that it is called through has more.
 //!
 //! Threads count up in the order in which they first ask. Numbers never come back; stripes do: there are [`OWNED`], each of
 //! one living thread at a time, and a thread that found none free shares one with others (see `count.rs`).
@@ -27,6 +28,9 @@ pub struct Local {
     stripe: Cell<usize>,
     /// The serial number of a pool, and where this thread's desk of it is: `pool/cache/seat.rs`.
     pub(crate) desk: Cell<(u64, *const ())>,
+    /// For the face that calls the engine: where its own storage of this thread is, null at first. There is one face in a
+    /// library.
+    pub face: Cell<*const ()>,
 }
 
 const NO_STRIPE: usize = usize::MAX;
@@ -34,7 +38,12 @@ const NO_STRIPE: usize = usize::MAX;
 thread_local! {
     // Without a destructor: read without asking whether the thread is ending.
     static LOCAL: Local = const {
-        Local { number: Cell::new(0), stripe: Cell::new(NO_STRIPE), desk: Cell::new((0, std::ptr::null())) }
+        Local {
+            number: Cell::new(0),
+            stripe: Cell::new(NO_STRIPE),
+            desk: Cell::new((0, std::ptr::null())),
+            face: Cell::new(std::ptr::null()),
+        }
     };
     static STRIPE: Stripe = const { Stripe(Cell::new(NO_STRIPE)) };
 }

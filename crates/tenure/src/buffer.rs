@@ -78,6 +78,7 @@ impl DeviceBuffer {
     ///
     /// # Errors
     /// Out of memory; a fault of the device; [`Error::Load`] without a library.
+    #[inline]
     pub fn new<'a>(bytes: usize, stream: impl Into<StreamRef<'a>>) -> Result<Self> {
         Self::make(|api, out| {
             // SAFETY: the stream is alive during the call; the pointer is valid for writing.
@@ -89,6 +90,7 @@ impl DeviceBuffer {
     ///
     /// # Errors
     /// As [`new`](Self::new), and [`Error::Invalid`] for a stream of another device.
+    #[inline]
     pub fn new_in<'a>(bytes: usize, stream: impl Into<StreamRef<'a>>, resource: &Resource) -> Result<Self> {
         Self::new_aligned_in(bytes, DEFAULT_ALIGNMENT, stream, resource)
     }
@@ -97,6 +99,7 @@ impl DeviceBuffer {
     ///
     /// # Errors
     /// As [`new_in`](Self::new_in), and [`Error::Invalid`] for an alignment that is none.
+    #[inline]
     pub fn new_aligned_in<'a>(
         bytes: usize,
         alignment: usize,
@@ -528,6 +531,7 @@ impl DeviceBuffer {
 }
 
 impl Drop for DeviceBuffer {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: the buffer ends once.
         let status = unsafe { (self.api.buffer_destroy)(self.handle) };

@@ -70,6 +70,7 @@ unsafe extern "C" fn call(context: *mut c_void, message: *const c_char) {
 
 /// For destructors: reports a free that was refused because the memory was not theirs. Other failures (a forked child, the
 /// end of the process, a fault of the device) are not misuse, and a destructor cannot mend them.
+#[inline]
 pub(crate) fn report_if_misuse(api: &tenure_api, status: tenure_status) {
     if status == TENURE_ERROR_OWNERSHIP || status == TENURE_ERROR_BAD_HANDLE {
         // SAFETY: it reads this thread's last error.

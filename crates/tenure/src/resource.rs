@@ -425,6 +425,7 @@ impl Resource {
 }
 
 /// At the border 0 stands for the default; here the default has functions of its own, so that 0 is a mistake.
+#[inline]
 pub(crate) fn check_alignment(alignment: usize) -> Result<()> {
     if alignment == 0 {
         return Err(Error::Invalid("alignment 0 is not usable: give a power of two, such as 256".into()));

@@ -68,7 +68,8 @@ use turn::Turns;
 use crossbeam_utils::CachePadded;
 
 use crate::error::{Error, Result};
-use crate::resource::{Request, Resource};
+use crate::resource::leaf::HandleType;
+use crate::resource::{Properties, Request, Resource};
 use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -258,6 +259,8 @@ pub struct Pool {
     /// What no request can exceed, in bytes: the limit, or all that the device has.
     ceiling: u64,
     upstream: Resource,
+    /// What memory that the pool maps itself can do; read with every buffer.
+    own_properties: Properties,
     /// How often the device was waited for.
     proofs: AtomicU64,
     /// The next request of the ladder looks at others' memory first.
@@ -333,6 +336,12 @@ impl Pool {
             device,
             ceiling: options.maximum_bytes.unwrap_or(u64::MAX).min(all),
             upstream,
+            own_properties: Properties {
+                device_accessible: true,
+                stream_ordered: true,
+                exportable: options.export_handle_type != HandleType::None,
+                ..Properties::default()
+            },
             proofs: AtomicU64::new(0),
             harvest_due: AtomicBool::new(false),
             plots: Plots::new(options.prefer),

@@ -53,6 +53,12 @@ impl Pool {
         Ok(())
     }
 
+    #[cold]
+    #[inline(never)]
+    fn properties_over_upstream(&self) -> Properties {
+        Properties { stream_ordered: true, ..self.upstream.body().properties() }
+    }
+
     pub(super) fn other_device(&self, device: i32) -> Error {
         Error::invalid(format!(
             "the stream belongs to device {device} and the pool to device {}: use a stream of the pool's device, or a pool \
@@ -356,9 +362,7 @@ impl MemoryResource for Pool {
     }
 
     fn properties(&self) -> Properties {
-        let below = self.upstream.body().properties();
-        let exportable = if self.has_own_ranges() { self.exports() != 0 } else { below.exportable };
-        Properties { stream_ordered: true, exportable, ..below }
+        if self.has_own_ranges() { self.own_properties } else { self.properties_over_upstream() }
     }
 
     fn exports(&self) -> u32 {

@@ -457,6 +457,14 @@ impl Light {
         id
     }
 
+    /// Drops it, for a caller who has looked what is this thread's.
+    #[inline(always)]
+    pub fn end(self, here: &Local) {
+        let slot = self.named.slot;
+        std::mem::forget(self);
+        slot.drop_light(here);
+    }
+
     /// Takes over a light that [`into_raw`](Self::into_raw) let go of, or that a raw allocation holds. One light is taken
     /// over once.
     pub fn from_raw(named: Named) -> Self {
