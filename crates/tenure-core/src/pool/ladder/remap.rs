@@ -16,8 +16,7 @@
 //! that leave a hole leave its two ends, too short for what the hole held: to take few of them, or often, ends with more
 //! memory than it saves.
 //!
-//! A failure at any point puts the
-//! pieces back where they were. The old addresses are unmapped when the event is complete (`pages/alias.rs`).
+//! A failure at any point puts the pieces back where they were. The old addresses are unmapped when the event is complete (`pages/alias.rs`).
 
 use tenure_driver::{Event, RawStream};
 
