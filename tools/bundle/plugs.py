@@ -7,7 +7,8 @@ Each figure is the median of some rounds, and the best of three processes (one w
 changes while one looks. It is nanoseconds for one array made and dropped by the function that a program calls (`cupy.empty`,
 `torch.empty`, `numba.cuda.device_array`, `cuda.core.Device.allocate`). `live` replaces one of 100 live arrays of
 256 bytes to 1 MiB. Every way has its warm pool: tenure's and RMM's of 1 GiB, or the library's own. `floor` is what cuda.core takes
-with a resource that gives the same address each time and does nothing else: no plug can be quicker. RMM has no plug for it.
+with a resource that gives the same address each time, makes its buffers by the public `Buffer.from_handle` and does nothing else.
+RMM has no plug for it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@
 //! # Invariants
 //! * Nothing here names cuda.core before the first resource is made, which imports it ([`Setup`]).
 //! * cuda.core's classes are used as their documentation has it: `MemoryResource` is subclassed, its two methods and four
-//!   properties are overridden, `Buffer.from_handle` makes a buffer, `__cuda_stream__` says which stream is meant.
+//!   properties are overridden, `__cuda_stream__` says which stream is meant. One exception: a buffer is made by `Buffer._init`,
+//!   which `Buffer.from_handle` calls, where it takes the same arguments, and by `from_handle` where not ([`maker`]).
 //! * A block is freed by its buffer: into the resource that made it, whatever is current by then. What is no block of this
 //!   resource, or has another size, is an error, and nothing happens.
 //! * A stream other than the default ones is carried as an object that keeps cuda.core's stream alive ([`Setup::shared`]), also
